@@ -1,0 +1,35 @@
+# make demo   sets up .venv and runs the main job
+# make test   sets up .venv, then lint, types and tests
+PYTHON ?= python3
+VENV := .venv
+READY := $(VENV)/.ready
+
+# One thread per worker: several busy processes with several threads each are far slower than with one.
+export OMP_NUM_THREADS ?= 1
+
+.PHONY: demo test lint types clean
+
+demo: $(READY)
+	$(VENV)/bin/zoedge threshold --example --plot out/momentum.png
+
+test: lint types
+	$(VENV)/bin/pytest
+
+lint: $(READY)
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/ruff format --check .
+
+types: $(READY)
+	$(VENV)/bin/pyright
+
+# torch comes first, by its exact pin: a package that asks for torch earlier may pull another build of it.
+$(READY): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "zoedge needs Python 3.11 or newer: make PYTHON=/path/to/python3.11" >&2; exit 1; }
+	test -x $(VENV)/bin/python || $(PYTHON) -m venv $(VENV)
+	$(VENV)/bin/python -m pip install -q --disable-pip-version-check -c constraints.txt hatchling editables
+	$(VENV)/bin/python -m pip install -q --disable-pip-version-check -c constraints.txt --no-build-isolation -e '.[dev]'
+	touch $@
+
+clean:
+	rm -rf $(VENV) out .pytest_cache .ruff_cache .hypothesis

@@ -1,0 +1,5 @@
+"""``python -m zoedge``."""
+
+from zoedge.cli import main
+
+main()

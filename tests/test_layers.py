@@ -1,0 +1,65 @@
+"""Imports go down only, and the bottom layer needs no torch."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import zoedge
+
+PACKAGE = Path(zoedge.__file__).parent
+
+# From the top down; layers in one row do not know each other.
+LAYERS = [
+    {"cli"},
+    {"report"},
+    {"experiments"},
+    {"monitor"},
+    {"models", "tasks", "optim", "curvature"},
+    {"theory"},
+]
+LEVEL = {name: level for level, row in enumerate(LAYERS) for name in row}
+
+
+def imported_layers(source: str, layer: str) -> set[str]:
+    """Layers of the package that a module imports, other than its own."""
+    names = []
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            names += [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, "relative imports hide where an import goes"
+            names += [node.module or ""]
+            if node.module == "zoedge":
+                names += [f"zoedge.{alias.name}" for alias in node.names]
+    parts = [name.split(".") for name in names]
+    return {part[1] for part in parts if part[0] == "zoedge" and len(part) > 1} - {layer}
+
+
+def violations(source: str, layer: str) -> set[str]:
+    return {other for other in imported_layers(source, layer) & set(LEVEL) if LEVEL[other] <= LEVEL[layer]}
+
+
+MODULES = sorted(path.relative_to(PACKAGE) for path in PACKAGE.rglob("*.py") if path.parent != PACKAGE)
+
+
+@pytest.mark.parametrize("module", MODULES, ids=str)
+def test_imports_go_down(module):
+    layer = module.parts[0]
+    assert layer in LEVEL, f"{layer} is not a layer of the design"
+    upward = violations((PACKAGE / module).read_text(), layer)
+    assert not upward, f"{module} imports from {upward}, which is not below {layer}"
+
+
+def test_an_upward_import_is_seen():
+    assert violations("from zoedge.cli import main", "theory") == {"cli"}
+    assert violations("from zoedge import report", "theory") == {"report"}
+    assert violations("import zoedge.optim.sgd", "curvature") == {"optim"}
+    assert not violations("from zoedge.theory import band", "report")
+
+
+def test_theory_loads_no_torch():
+    code = "import sys, zoedge.theory; sys.exit('torch' in sys.modules or 'matplotlib' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 0
