@@ -13,7 +13,7 @@ demo: $(READY)
 	$(VENV)/bin/zoedge threshold --example --plot out/momentum.png
 
 test: lint types
-	$(VENV)/bin/pytest
+	$(VENV)/bin/pytest -n 2
 
 lint: $(READY)
 	$(VENV)/bin/ruff check .
@@ -26,8 +26,8 @@ types: $(READY)
 $(READY): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 	  { echo "zoedge needs Python 3.11 or newer: make PYTHON=/path/to/python3.11" >&2; exit 1; }
-	test -x $(VENV)/bin/python || $(PYTHON) -m venv $(VENV)
-	$(VENV)/bin/python -m pip install -q --disable-pip-version-check -c constraints.txt hatchling editables
+	$(VENV)/bin/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear $(VENV)
+	$(VENV)/bin/python -m pip install -q --disable-pip-version-check -c constraints.txt torch hatchling editables
 	$(VENV)/bin/python -m pip install -q --disable-pip-version-check -c constraints.txt --no-build-isolation -e '.[dev]'
 	touch $@
 

@@ -19,7 +19,7 @@ def almost_sure_figure() -> Figure:
     for axes, rank in zip(figure.subplots(1, 3, sharex=True), ranks, strict=True):
         values = np.ones(rank)
         edge = critical_step_size(values, ZOGD())
-        square = [np.log(BlockCovariance(values, ZOGD(), f * edge).spectral_radius()) / 2 for f in factors]
+        square = [np.log(BlockCovariance(values, ZOGD()).spectral_radius(f * edge)) / 2 for f in factors]
         single = [simulate(values, ZOGD(), f * edge, 2000, replicas=200) for f in factors]
         axes.axhline(0, color="0.6", lw=0.8)
         axes.axvline(1, color="0.6", lw=0.8, ls="--")

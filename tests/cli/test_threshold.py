@@ -1,4 +1,5 @@
 import json
+import os
 import subprocess
 import sys
 
@@ -6,7 +7,9 @@ import numpy as np
 import pytest
 import scipy.stats
 
+import zoedge
 from zoedge.cli import main
+from zoedge.report import momentum_figure
 from zoedge.theory import GD, ZOGD, ZOGDM, Estimator, MatrixCovariance, Spectrum, critical_step_size
 
 VALUES = np.array([5.0, 2.0, 1.0, 0.5])
@@ -104,18 +107,37 @@ def test_a_matrix_and_rademacher_directions(capsys, tmp_path):
 def test_negative_eigenvalues(capsys, tmp_path):
     path = tmp_path / "indefinite.npy"
     np.save(path, [4.0, 1.0, -3.0])
-    assert "negative='keep'" in fails(capsys, str(path))
+    assert "--negative keep" in fails(capsys, str(path))
     kept = run_json(capsys, str(path), "--negative", "keep")["zo-gd"]["mean_square"]
     clipped = run_json(capsys, str(path), "--negative", "clip")["zo-gd"]["mean_square"]
     assert kept == critical_step_size([4.0, 1.0, -3.0], ZOGD(), negative="keep")
     assert clipped == critical_step_size([4.0, 1.0], ZOGD()) < kept
+    row = run_json(capsys, str(path), "--negative", "keep")["zo-gd"]
+    assert row["lower"] <= row["mean_square"] <= row["upper"]
 
 
+def test_clipping_a_matrix_for_rademacher_directions(capsys, tmp_path):
+    path = tmp_path / "indefinite.npy"
+    np.save(path, np.diag([4.0, 1.0, -3.0]))
+    document = run_json(capsys, str(path), "--negative", "clip", "--directions", "rademacher", "--method", "zo-gd")
+    assert document["zo-gd"]["mean_square"] == pytest.approx(2 / 5)
+    assert "negative eigenvalues" in fails(capsys, str(path), "--negative", "keep", "--directions", "rademacher")
+
+
+@pytest.mark.parametrize("arguments", [["--example"], []])
 @pytest.mark.parametrize("suffix", ["png", "svg"])
-def test_plot(capsys, tmp_path, suffix):
+def test_plot(capsys, tmp_path, suffix, arguments):
     path = tmp_path / "new" / f"momentum.{suffix}"
-    assert str(path) in run(capsys, "--example", "--plot", str(path))
+    assert str(path) in run(capsys, *arguments, "--plot", str(path))
     assert path.stat().st_size > 5000
+
+
+def test_the_figure_shows_opposite_effects_of_momentum():
+    figure = momentum_figure(Spectrum(VALUES))
+    first, zeroth = (np.asarray(line.get_ydata(), float) for line in figure.axes[0].lines)
+    betas = np.asarray(figure.axes[0].lines[0].get_xdata(), float)
+    assert first == pytest.approx(2 * (1 + betas) / VALUES.max())
+    assert zeroth == pytest.approx([critical_step_size(VALUES, ZOGDM(beta)) for beta in betas])
 
 
 def test_example_is_the_documented_spectrum(capsys):
@@ -130,28 +152,37 @@ def test_example_is_the_documented_spectrum(capsys):
         (["--example", "--trace", "1", "--lambda-max", "1"], "give one source of curvature"),
         (["--trace", "3"], "--trace and --lambda-max go together"),
         (["--trace", "1", "--lambda-max", "2"], "negative eigenvalues"),
-        (["--trace", "nan", "--lambda-max", "2"], "must be finite"),
+        (["--trace", "nan", "--lambda-max", "2"], "--trace must be finite"),
+        (["--trace", "3", "--lambda-max", "0"], "--lambda-max must be positive"),
+        (["--method", "gd", "--example", "--beta", "1.5"], "--beta must lie in [0, 1)"),
+        (["--example", "--dimension", "3"], "--dimension goes with --trace"),
+        (["--example", "--lr", "1e308"], "--lr must be a sensible"),
+        (["--example", "--plot", "q"], "ends in .png, .svg or .pdf"),
+        (["--directions", "rademacher", "--plot", "q.png"], "gaussian or sphere directions"),
+        (["folder.npy"], "this is a folder"),
         (["missing.npy"], "missing.npy: there is no such file"),
         (["spectrum.xlsx"], "must end in .npy, .csv or .txt"),
-        (["--example", "--beta", "1"], "beta must lie in [0, 1)"),
+        (["--example", "--beta", "1"], "--beta must lie in [0, 1)"),
         (["--example", "--queries", "0"], "queries must be at least 1"),
         (["--example", "--lr", "-1"], "--lr must be positive"),
         (["--example", "--method", "sgd"], "invalid choice 'sgd'"),
         (["--example", "--directions", "rademacher"], "rademacher directions need the matrix"),
         (["--trace", "3", "--lambda-max", "1", "--plot", "x.png"], "--plot needs a spectrum"),
-        (["--trace", "3", "--lambda-max", "1", "--directions", "sphere"], "dimension is needed"),
-        (["--example", "--plot", "figure.xyz"], "xyz"),
+        (["--trace", "3", "--lambda-max", "1", "--directions", "sphere"], "give --dimension"),
+        (["--example", "--plot", "figure.xyz"], "ends in .png"),
     ],
 )
 def test_errors(capsys, tmp_path, monkeypatch, arguments, message):
     monkeypatch.chdir(tmp_path)
+    (tmp_path / "folder.npy").mkdir()
     assert message in fails(capsys, *arguments)
 
 
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("text.csv", b"eigenvalue\n1\n", "text.csv"),
+        ("text.csv", b"eigenvalue\n1\n", "text.csv: expected numbers only, without a header"),
+        ("empty.npy", b"", "empty.npy: expected an array saved by numpy.save"),
         ("empty.txt", b"", "empty.txt: the file holds no numbers"),
         ("nan.txt", b"1 nan", "NaN"),
         ("broken.npy", b"not numpy", "broken.npy"),
@@ -159,7 +190,6 @@ def test_errors(capsys, tmp_path, monkeypatch, arguments, message):
         ("zero.txt", b"0 0", "no eigenvalue is positive"),
     ],
 )
-@pytest.mark.filterwarnings("ignore:loadtxt")
 def test_bad_files(capsys, tmp_path, name, content, message):
     path = tmp_path / name
     path.write_bytes(content)
@@ -170,3 +200,21 @@ def test_help_has_examples():
     result = subprocess.run([sys.executable, "-m", "zoedge", "threshold", "--help"], capture_output=True, text=True)
     assert result.returncode == 0
     assert "zoedge threshold --trace 900 --lambda-max 40" in result.stdout
+
+
+def test_version(capsys):
+    main(["--version"])
+    assert capsys.readouterr().out == f"zoedge {zoedge.__version__}\n"
+
+
+def test_a_reader_that_stops_early_is_no_error():
+    command = f"{sys.executable} -m zoedge threshold --example --json | true"
+    result = subprocess.run(["bash", "-o", "pipefail", "-c", command], capture_output=True, text=True)
+    assert (result.returncode, result.stderr) == (0, "")
+
+
+def test_a_narrow_terminal_cuts_no_digits(spectrum):
+    command = [sys.executable, "-m", "zoedge", "threshold", spectrum, "--lr", "0.01"]
+    result = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "COLUMNS": "40"})
+    assert "…" not in result.stdout
+    assert f"{critical_step_size(VALUES, ZOGD()):.5g}" in result.stdout

@@ -213,12 +213,54 @@ class TestNegativeEigenvalues:
     def test_bounds(self):
         with pytest.raises(ValueError, match="negative eigenvalues"):
             step_size_bounds(1.0, 5.0, ZOGD())
-        assert step_size_bounds(1.0, 5.0, ZOGD(), negative="keep") == pytest.approx((2 / 11, 2 / 5))
-        assert step_size_bounds(-3.0, 1.0, ZOGD(), negative="keep") == (2.0, 2.0)
+        assert step_size_bounds(1.0, 5.0, ZOGD(), positive_trace=6.0) == pytest.approx((2 / 16, 2 / 5))
+        assert step_size_bounds(-3.0, 1.0, ZOGD(), positive_trace=1.0) == pytest.approx((2 / 3, 2.0))
+
+    @given(
+        st.lists(st.floats(-100, 100), min_size=2, max_size=10).filter(lambda v: max(v) > 1e-3), zeroth_order, isotropic
+    )
+    def test_bounds_hold_with_the_positive_trace(self, values, method, estimator):
+        values = np.array(values)
+        critical = critical_step_size(values, method, estimator, negative="keep")
+        lower, upper = step_size_bounds(
+            values.sum(), values.max(), method, estimator, len(values), positive_trace=values[values > 0].sum()
+        )
+        assert lower * (1 - 1e-12) <= critical <= upper * (1 + 1e-12)
+
+    def test_float32_rounding_is_forgiven(self):
+        roots = np.random.default_rng(0).standard_normal((5, 20)).astype(np.float32)
+        gram = Spectrum.from_matrix(roots.T @ roots)
+        assert gram.lambda_min < 0
+        expected = critical_step_size(np.linalg.eigvalsh((roots @ roots.T).astype(float)), ZOGD())
+        assert critical_step_size(gram, ZOGD()) == pytest.approx(expected, rel=1e-5)
 
     def test_unknown_rule(self):
         with pytest.raises(ValueError, match="negative must be one of"):
-            critical_step_size(self.values, ZOGD(), negative="ignore")
+            critical_step_size(self.values, ZOGD(), negative="ignore")  # pyright: ignore[reportArgumentType]
+
+
+@pytest.mark.parametrize("queries", [1, 7, 10**17, 10**20])
+def test_hard_corners(queries):
+    estimator = Estimator(queries=queries)
+    values = np.r_[np.full(1000, 1e-12), 1e12]
+    lower, upper = step_size_bounds(values.sum(), values.max(), ZOGDM(0.9999), estimator)
+    assert lower * (1 - 1e-12) <= critical_step_size(values, ZOGDM(0.9999), estimator) <= upper * (1 + 1e-12)
+    sphere = Estimator(directions="sphere", queries=queries)
+    assert critical_step_size([3.0], ZOGDM(1 - 1e-12), sphere) == pytest.approx(4 / 3)
+
+
+def test_arguments_of_a_wrong_kind():
+    with pytest.raises(TypeError, match=r"method must be one such as ZOGD\(\)"):
+        critical_step_size([1.0], ZOGD)  # pyright: ignore[reportArgumentType]
+    with pytest.raises(TypeError, match="estimator must be an Estimator"):
+        critical_step_size([1.0], ZOGD(), "sphere")  # pyright: ignore[reportArgumentType]
+
+
+def test_impossible_dimension():
+    with pytest.raises(ValueError, match=r"above dimension \* lambda_max"):
+        step_size_bounds(9.0, 4.0, ZOGD(), dimension=1)
+    with pytest.raises(ValueError, match="dimension must be 1, or at least 2"):
+        critical_step_size(Spectrum([1.0, 2.0], [0.7, 0.7]), ZOGD(), Estimator(directions="sphere"))
 
 
 def test_rademacher_needs_a_matrix():

@@ -23,7 +23,16 @@ def test_beta_outside_its_range(cls, beta):
 
 def test_beta_of_a_wrong_type():
     with pytest.raises(TypeError, match="beta must be a number"):
-        GDM("much")  # pyright: ignore[reportArgumentType]
+        GDM("0.5")  # pyright: ignore[reportArgumentType]
+
+
+def test_checked_values_are_what_is_stored():
+    assert type(ZOGDM(np.float64(0.5)).beta) is float
+    assert type(Estimator(queries=np.int64(3)).queries) is int  # pyright: ignore[reportArgumentType]
+
+
+def test_zeroth_order_methods_are_no_first_order_ones():
+    assert not isinstance(ZOGDM(0.5), GDM)
 
 
 @pytest.mark.parametrize(
@@ -74,13 +83,18 @@ def test_spectrum_of_arrays():
     assert "trace=6" in repr(spectrum)
 
 
-def test_spectrum_does_not_copy_nor_lock_a_float64_array():
+def test_spectrum_cannot_change_behind_what_it_remembers():
     values = np.ones(3)
     spectrum = Spectrum(values)
-    assert np.shares_memory(spectrum.eigenvalues, values)
     values[0] = 2.0
+    assert spectrum.eigenvalues.max() == spectrum.lambda_max == 1
     with pytest.raises(ValueError, match="read-only"):
         spectrum.eigenvalues[0] = 5.0
+
+
+def test_entries_of_weight_zero_do_not_count():
+    spectrum = Spectrum([100.0, 1.0, -5.0], [0, 3, 0])
+    assert (spectrum.lambda_max, spectrum.lambda_min, spectrum.trace) == (1, 1, 3)
 
 
 def test_spectrum_of_matrices():
@@ -99,7 +113,9 @@ def test_spectrum_of_matrices():
         (lambda: Spectrum([]), ValueError, "eigenvalues must not be empty"),
         (lambda: Spectrum([1.0, np.nan]), ValueError, "eigenvalues hold NaN"),
         (lambda: Spectrum([1.0, -np.inf]), ValueError, "eigenvalues hold NaN or infinite"),
-        (lambda: Spectrum(np.eye(2)), ValueError, r"eigenvalues must have 1 dimension"),
+        (lambda: Spectrum(np.eye(2)), ValueError, "use Spectrum.from_matrix"),
+        (lambda: Spectrum([1e200]), ValueError, "rescale H"),
+        (lambda: Spectrum([1e-200]), ValueError, "rescale H"),
         (lambda: Spectrum([1j]), TypeError, "eigenvalues must hold real numbers"),
         (lambda: Spectrum(["a"]), TypeError, "eigenvalues must hold real numbers"),
         (lambda: Spectrum([[1.0], [1.0, 2.0]]), TypeError, "eigenvalues must be an array"),

@@ -1,32 +1,36 @@
 """``zoedge threshold``: critical step sizes from a spectrum, or from trace and largest eigenvalue."""
 
 import json as jsonlib
-import math
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Annotated, Literal
 
 import numpy as np
 import tyro
-from numpy.typing import NDArray
 from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from zoedge.report import momentum_figure
+from zoedge.cli.curvature_files import Curvature, from_file, from_numbers, from_spectrum
 from zoedge.theory import (
     METHODS,
     Estimator,
     MatrixCovariance,
     Method,
     Spectrum,
+    checks,
     critical_step_size,
     mean_critical_step_size,
     step_size_bounds,
 )
 from zoedge.theory.estimator import Directions
+from zoedge.theory.spectrum import Negative
 
 MethodName = Literal["gd", "gdm", "adam", "zo-gd", "zo-gdm", "zo-adam"]
+
+# An edge ratio this near to 1 counts as "at the edge".
+_AT_THE_EDGE = 0.05
+_TABLE_WIDTH = 84
 
 
 @dataclass(frozen=True)
@@ -37,17 +41,6 @@ class Row:
     mean_square: float | None
     lower: float | None
     upper: float | None
-
-
-@dataclass(frozen=True)
-class Curvature:
-    """What the user gave: always a trace and a largest eigenvalue, perhaps the spectrum, perhaps the matrix."""
-
-    trace: float
-    lambda_max: float
-    dimension: float | None
-    spectrum: Spectrum | None = None
-    matrix: NDArray[np.float64] | None = None
 
 
 def threshold(
@@ -62,7 +55,7 @@ def threshold(
     trace: float | None = None,
     lambda_max: float | None = None,
     dimension: int | None = None,
-    negative: Literal["raise", "keep", "clip"] = "raise",
+    negative: Negative = "raise",
     example: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False,
     json: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False,
     plot: Path | None = None,
@@ -84,7 +77,8 @@ def threshold(
         beta: Momentum of GDM and ZO-GDM, beta1 of Adam and ZO-Adam.
         directions: Distribution of the search directions. Rademacher needs a matrix.
         queries: Directions averaged per step.
-        lr: A step size to judge: adds its edge ratio and a verdict.
+        lr: A step size to judge: adds its edge ratio (step size over critical step size) and a verdict; within 5 % of
+            1 is "at the edge".
         trace: Trace of H, instead of a file.
         lambda_max: Largest eigenvalue of H, instead of a file.
         dimension: Number of parameters; needed for sphere directions with --trace.
@@ -92,70 +86,94 @@ def threshold(
             the sums, or clip them to zero.
         example: Use an example spectrum, 1/i for i = 1..1000.
         json: Print JSON with full precision.
-        plot: Also draw critical step sizes against momentum into this file (.png, .svg, .pdf).
+        plot: Draw critical step sizes against momentum into this file (.png, .svg, .pdf); without a spectrum, of the
+            example.
     """
-    if lr is not None and not (math.isfinite(lr) and lr > 0):
-        raise ValueError(f"--lr must be positive, got {lr}")
-    curvature = _curvature(spectrum, trace, lambda_max, dimension, example, negative)
-    if plot is not None and curvature.spectrum is None:
-        raise ValueError("--plot needs a spectrum: give a file, or --example")
+    checks.fraction("--beta", beta)
+    if lr is not None and checks.positive("--lr", lr) > 1e100:
+        raise ValueError(f"--lr must be a sensible step size, got {lr}")
     estimator = Estimator(directions=directions, queries=queries)
+    if plot is not None and (plot.suffix not in (".png", ".svg", ".pdf") or not estimator.isotropic):
+        raise ValueError("--plot needs a name that ends in .png, .svg or .pdf, and gaussian or sphere directions")
+    numbers = trace is not None or lambda_max is not None
+    if plot is not None and spectrum is None and not numbers:
+        example = True
+    if (spectrum is not None) + example + numbers != 1:
+        raise ValueError(
+            "give one source of curvature: a file with eigenvalues, or --trace with --lambda-max, or --example"
+        )
+    if numbers:
+        if plot is not None:
+            raise ValueError("--plot needs a spectrum: give a file, or --example")
+        curvature = from_numbers(trace, lambda_max, dimension, sphere=directions == "sphere")
+    elif dimension is not None:
+        raise ValueError("--dimension goes with --trace: a spectrum has a dimension of its own")
+    else:
+        source = Spectrum.power_law(1000) if spectrum is None else from_file(spectrum)
+        curvature = from_spectrum(source, negative)
     methods = [_method(name, beta) for name in ([method] if method else METHODS)]
-    rows = {m: _row(m, estimator, curvature, negative) for m in methods}
+    rows = {m: _row(m, estimator, curvature) for m in methods}
 
     if plot is not None and curvature.spectrum is not None:
+        from zoedge.report import momentum_figure  # matplotlib takes half a second to load
+
         plot.parent.mkdir(parents=True, exist_ok=True)
         momentum_figure(curvature.spectrum, estimator).savefig(plot)
     if json:
         document = {m.name: asdict(row) | ({} if lr is None else _judged(row, lr)) for m, row in rows.items()}
         print(jsonlib.dumps(document, indent=2, allow_nan=False))
         return
-    Console().print(_table(rows, estimator, curvature, beta, lr))
+    console = Console()
+    # A narrow terminal wraps lines; cutting digits off would be worse.
+    console.width = max(console.width, _TABLE_WIDTH)
+    console.print(_table(rows, estimator, curvature, beta, lr))
     if plot is not None:
         print(f"figure: {plot}")
 
 
 def _method(name: str, beta: float) -> Method:
     cls = METHODS[name]
-    return cls() if name in ("gd", "zo-gd") else cls(beta)  # pyright: ignore[reportCallIssue]
+    return cls(*(beta for _ in fields(cls)))
 
 
-def _row(method: Method, estimator: Estimator, curvature: Curvature, negative: str) -> Row:
-    isotropic = estimator.isotropic or not method.zeroth_order
-    exact = lower = upper = None
-    if not isotropic:
+def _row(method: Method, estimator: Estimator, curvature: Curvature) -> Row:
+    mean = mean_critical_step_size([curvature.lambda_max], method)
+    if method.zeroth_order and not estimator.isotropic:
         if curvature.matrix is None:
             raise ValueError(
                 "rademacher directions need the matrix H, not only its eigenvalues: give a file with a square matrix"
             )
-        exact = MatrixCovariance(curvature.matrix, method, estimator).critical_step_size()
+        return Row(mean, MatrixCovariance(curvature.matrix, method, estimator).critical_step_size(), None, None)
+    lower, upper = step_size_bounds(
+        curvature.trace,
+        curvature.lambda_max,
+        method,
+        estimator,
+        dimension=curvature.dimension,
+        positive_trace=curvature.positive_trace,
+    )
+    if curvature.spectrum is not None:
+        exact = critical_step_size(curvature.spectrum, method, estimator, negative="keep")
     else:
-        if curvature.spectrum is not None:
-            exact = critical_step_size(curvature.spectrum, method, estimator, negative=negative)
-        lower, upper = step_size_bounds(
-            curvature.trace,
-            curvature.lambda_max,
-            method,
-            estimator,
-            dimension=curvature.dimension,
-            # The spectrum has passed its own check, or has been clipped.
-            negative=negative if curvature.spectrum is None else "keep",
-        )
-        if not method.zeroth_order:
-            exact = upper
-    return Row(mean_critical_step_size([curvature.lambda_max], method), exact, lower, upper)
+        exact = None if method.zeroth_order else upper
+    return Row(mean, exact, lower, upper)
 
 
-def _judged(row: Row, lr: float) -> dict[str, float | list[float | None] | str | None]:
+def _judged(row: Row, lr: float) -> dict[str, float | list[float] | str | None]:
     """The edge ratio of a step size, and what it means in words."""
     if row.mean_square is not None:
         ratio = lr / row.mean_square
-        verdict = "stable" if ratio < 0.95 else "unstable" if ratio > 1.05 else "at the edge"
-        return {"edge_ratio": ratio, "verdict": verdict}
+        at_the_edge = abs(ratio - 1) <= _AT_THE_EDGE
+        return {"edge_ratio": ratio, "verdict": "at the edge" if at_the_edge else _side(ratio)}
     assert row.lower is not None
     assert row.upper is not None
-    verdict = "stable" if lr <= row.lower else "unstable" if lr >= row.upper else "undecided"
-    return {"edge_ratio": None, "edge_ratio_bounds": [lr / row.upper, lr / row.lower], "verdict": verdict}
+    ratios = [lr / row.upper, lr / row.lower]
+    undecided = ratios[0] < 1 < ratios[1]
+    return {"edge_ratio": None, "edge_ratio_bounds": ratios, "verdict": "undecided" if undecided else _side(ratios[0])}
+
+
+def _side(ratio: float) -> str:
+    return "stable" if ratio < 1 else "unstable"
 
 
 def _table(rows: dict[Method, Row], estimator: Estimator, curvature: Curvature, beta: float, lr: float | None) -> Table:
@@ -171,74 +189,15 @@ def _table(rows: dict[Method, Row], estimator: Estimator, curvature: Curvature, 
         table.add_column("edge ratio", justify="right", no_wrap=True)
         table.add_column("verdict", no_wrap=True)
     for method, row in rows.items():
-        cells = [
-            method.label,
-            *(_number(value) for value in (row.mean, row.mean_square, row.lower, row.upper)),
-        ]
+        cells = [method.label, *(_number(value) for value in (row.mean, row.mean_square, row.lower, row.upper))]
         if lr is not None:
             judged = _judged(row, lr)
-            bounds = judged.get("edge_ratio_bounds")
-            ratio = (
-                "-".join(_number(bound, 3) for bound in bounds)
-                if isinstance(bounds, list)
-                else _number(judged["edge_ratio"], 3)
-            )
-            cells += [ratio, str(judged["verdict"])]
+            bounds = judged.get("edge_ratio_bounds", [judged["edge_ratio"]])
+            assert isinstance(bounds, list)
+            cells += [" to ".join(_number(bound, 3) for bound in bounds), str(judged["verdict"])]
         table.add_row(*cells)
     return table
 
 
 def _number(value: object, digits: int = 5) -> str:
-    return f"{value:.{digits}g}" if isinstance(value, float) else "-"
-
-
-def _curvature(
-    path: Path | None,
-    trace: float | None,
-    lambda_max: float | None,
-    dimension: int | None,
-    example: bool,
-    negative: str,
-) -> Curvature:
-    numbers = trace is not None or lambda_max is not None
-    if (path is not None) + example + numbers != 1:
-        raise ValueError(
-            "give one source of curvature: a file with eigenvalues, or --trace with --lambda-max, or --example"
-        )
-    if numbers:
-        if trace is None or lambda_max is None:
-            raise ValueError("--trace and --lambda-max go together: give both")
-        if not (lambda_max > 0 and math.isfinite(lambda_max) and math.isfinite(trace)):
-            raise ValueError(
-                f"--trace and --lambda-max must be finite, --lambda-max positive; got {trace}, {lambda_max}"
-            )
-        return Curvature(trace, lambda_max, dimension)
-    array = Spectrum.power_law(1000).eigenvalues if path is None else _load(path)
-    matrix = array if array.ndim == 2 else None
-    spectrum = Spectrum(array) if matrix is None else Spectrum.from_matrix(array)
-    spectrum = spectrum.without_negatives(negative)
-    if spectrum.lambda_max <= 0:
-        raise ValueError("no eigenvalue is positive: every step size is stable, or none")
-    return Curvature(spectrum.trace, spectrum.lambda_max, spectrum.dimension, spectrum, matrix)
-
-
-def _load(path: Path) -> NDArray[np.float64]:
-    """Eigenvalues, shape (d,), or a square matrix, from a .npy, .csv or .txt file."""
-    try:
-        if path.suffix == ".npy":
-            array = np.load(path, allow_pickle=False)
-        elif path.suffix in (".csv", ".txt"):
-            array = np.loadtxt(path, delimiter="," if path.suffix == ".csv" else None, ndmin=1)
-        else:
-            raise ValueError("its name must end in .npy, .csv or .txt")
-    except FileNotFoundError:
-        raise ValueError(f"{path}: there is no such file") from None
-    except ValueError as error:
-        raise ValueError(f"{path}: {error}") from None
-    if array.size == 0:
-        raise ValueError(f"{path}: the file holds no numbers")
-    if array.ndim == 2 and 1 in array.shape:
-        array = array.ravel()
-    if array.dtype.kind not in "fiu" or array.ndim not in (1, 2):
-        raise ValueError(f"{path}: expected real numbers in one row, one column or a square matrix")
-    return array
+    return f"{value:.{digits}g}" if isinstance(value, float | np.floating) else "-"

@@ -13,7 +13,8 @@ Hessian H the answer depends on the whole spectrum of H, in essence on its trace
 Needs NumPy and SciPy only.
 """
 
-from zoedge.theory.bands import Band, band, threshold
+from zoedge.theory import checks
+from zoedge.theory.bands import Band, band, spectrum_band, threshold
 from zoedge.theory.blocks import BlockCovariance
 from zoedge.theory.estimator import Estimator
 from zoedge.theory.floor import Floor, forward_floor
@@ -42,10 +43,12 @@ __all__ = [
     "Spectrum",
     "ZOAdam",
     "band",
+    "checks",
     "critical_step_size",
     "forward_floor",
     "mean_critical_step_size",
     "simulate",
+    "spectrum_band",
     "step_size_bounds",
     "threshold",
 ]

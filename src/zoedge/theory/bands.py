@@ -5,18 +5,20 @@ between the two terms of the band:
 
     b Tr <= curvature <= b Tr + c lambda_max / (1 + beta),    threshold 2 (1 - beta) / (scale * lr)
 
-(section 5.1 of the paper). For first-order methods curvature is lambda_max alone and the
-threshold 2 (1 + beta) / (scale * lr).
+(section 5.1 of the paper). For first-order methods curvature is lambda_max alone and the threshold
+2 (1 + beta) / (scale * lr).
 """
 
 import math
 from dataclasses import dataclass
 
+from numpy.typing import ArrayLike
+
 from zoedge.theory import checks
 from zoedge.theory.estimator import Estimator
 from zoedge.theory.methods import Method
-from zoedge.theory.spectrum import Spectrum
-from zoedge.theory.step_size import critical_step_size, moments
+from zoedge.theory.spectrum import Spectrum, as_spectrum
+from zoedge.theory.step_size import critical_step_size, curvature_terms
 
 
 @dataclass(frozen=True)
@@ -38,11 +40,6 @@ class Band:
         """Step size over critical step size: 1 is the edge, above 1 is unstable; NaN if ``exact`` is unknown."""
         return self.exact / self.threshold
 
-    @property
-    def inside(self) -> bool:
-        """Whether the threshold lies between the two terms."""
-        return self.lower <= self.threshold <= self.upper
-
 
 def threshold(method: Method, lr: float) -> float:
     """The number that the curvature is compared with: 2/lr, 2(1-beta)/lr or 2/lr for ZO-GD, ZO-GDM, ZO-Adam."""
@@ -56,7 +53,6 @@ def band(
     lr: float,
     estimator: Estimator | None = None,
     dimension: float | None = None,
-    spectrum: Spectrum | None = None,
     step: int | None = None,
 ) -> Band:
     """The band of a run from trace and largest eigenvalue of H (of P^-1 H for Adam and ZO-Adam).
@@ -68,22 +64,28 @@ def band(
         lr: the step size.
         estimator: of the gradient.
         dimension: number of parameters; only sphere directions need it.
-        spectrum: if given, ``exact`` is computed from it, with negative eigenvalues kept.
         step: the training step of the reading.
     """
     trace = checks.number("trace", trace)
     lambda_max = checks.number("lambda_max", lambda_max)
-    beta = method.momentum
-    if method.zeroth_order:
-        kappa, b = moments(method, estimator, dimension)
-        lower = b * trace
-        upper = lower + ((1 - beta) + kappa * (1 + beta)) * lambda_max / (1 + beta)
-    else:
+    lower, upper = curvature_terms(trace, lambda_max, method, estimator, dimension)
+    if not method.zeroth_order:
         lower = upper = lambda_max
-    exact = math.nan
-    if spectrum is not None:
-        exact = _unit(method) / critical_step_size(spectrum, method, estimator, negative="keep")
-    return Band(lower, threshold(method, lr), upper, exact, step)
+    return Band(lower, threshold(method, lr), upper, step=step)
+
+
+def spectrum_band(
+    spectrum: Spectrum | ArrayLike,
+    method: Method,
+    lr: float,
+    estimator: Estimator | None = None,
+    step: int | None = None,
+) -> Band:
+    """The band of a run from a spectrum, with the exact curvature; negative eigenvalues are kept."""
+    spectrum = as_spectrum(spectrum)
+    reading = band(spectrum.trace, spectrum.lambda_max, method, lr, estimator, spectrum.dimension)
+    exact = _unit(method) / critical_step_size(spectrum, method, estimator, negative="keep")
+    return Band(reading.lower, reading.threshold, reading.upper, exact, step)
 
 
 def _unit(method: Method) -> float:

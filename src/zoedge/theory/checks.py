@@ -9,6 +9,8 @@ from numpy.typing import ArrayLike, NDArray
 
 def number(name: str, value: float) -> float:
     """Return ``value`` as a float; it must be a finite real number."""
+    if isinstance(value, str | bytes | bool):
+        raise TypeError(f"{name} must be a number, got {value!r}")
     try:
         result = float(value)
     except (TypeError, ValueError):
@@ -63,6 +65,12 @@ def real_array(name: str, value: ArrayLike, ndim: int) -> NDArray[np.float64]:
     if array.size == 0:
         raise ValueError(f"{name} must not be empty")
     return array.astype(np.float64, copy=False)
+
+
+def rounding(value: ArrayLike, size: int) -> float:
+    """Relative size of what rounding can leave in ``size`` eigenvalues, by the precision that ``value`` came in."""
+    dtype = np.asarray(value).dtype
+    return size * float(np.finfo(dtype if dtype.kind == "f" else np.float64).eps)
 
 
 def finite_array(name: str, value: ArrayLike, ndim: int) -> NDArray[np.float64]:

@@ -50,45 +50,7 @@ class GD(Method):
 
 
 @dataclass(frozen=True)
-class GDM(Method):
-    """Gradient descent with Polyak momentum: m = beta m + g, x -= lr * m."""
-
-    name = "gdm"
-    label = "GDM"
-    zeroth_order = False
-    beta: float = 0.9
-
-    def __post_init__(self) -> None:
-        checks.fraction("beta", self.beta)
-
-    @property
-    def momentum(self) -> float:  # noqa: D102
-        return self.beta
-
-
-@dataclass(frozen=True)
-class Adam(Method):
-    """Adam with a frozen preconditioner: m = beta1 m + (1 - beta1) g, x -= lr * P^-1 m."""
-
-    name = "adam"
-    label = "Adam"
-    zeroth_order = False
-    beta1: float = 0.9
-
-    def __post_init__(self) -> None:
-        checks.fraction("beta1", self.beta1)
-
-    @property
-    def momentum(self) -> float:  # noqa: D102
-        return self.beta1
-
-    @property
-    def scale(self) -> float:  # noqa: D102
-        return 1.0 - self.beta1
-
-
-@dataclass(frozen=True)
-class ZOGD(GD):
+class ZOGD(Method):
     """Zeroth-order gradient descent."""
 
     name = "zo-gd"
@@ -97,7 +59,26 @@ class ZOGD(GD):
 
 
 @dataclass(frozen=True)
-class ZOGDM(GDM):
+class _Momentum(Method):
+    beta: float = 0.9
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "beta", checks.fraction("beta", self.beta))
+
+    @property
+    def momentum(self) -> float:
+        return self.beta
+
+
+class GDM(_Momentum):
+    """Gradient descent with Polyak momentum: m = beta m + g, x -= lr * m."""
+
+    name = "gdm"
+    label = "GDM"
+    zeroth_order = False
+
+
+class ZOGDM(_Momentum):
     """Zeroth-order gradient descent with momentum."""
 
     name = "zo-gdm"
@@ -106,7 +87,30 @@ class ZOGDM(GDM):
 
 
 @dataclass(frozen=True)
-class ZOAdam(Adam):
+class _Adaptive(Method):
+    beta1: float = 0.9
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "beta1", checks.fraction("beta1", self.beta1))
+
+    @property
+    def momentum(self) -> float:
+        return self.beta1
+
+    @property
+    def scale(self) -> float:
+        return 1.0 - self.beta1
+
+
+class Adam(_Adaptive):
+    """Adam with a frozen preconditioner: m = beta1 m + (1 - beta1) g, x -= lr * P^-1 m."""
+
+    name = "adam"
+    label = "Adam"
+    zeroth_order = False
+
+
+class ZOAdam(_Adaptive):
     """Zeroth-order Adam with a frozen preconditioner."""
 
     name = "zo-adam"

@@ -2,12 +2,15 @@
 
 import math
 from functools import cached_property
+from typing import Literal, get_args
 
 import numpy as np
 import scipy.linalg
 from numpy.typing import ArrayLike, NDArray
 
 from zoedge.theory import checks
+
+Negative = Literal["raise", "keep", "clip"]
 
 
 class Spectrum:
@@ -18,7 +21,8 @@ class Spectrum:
 
     Args:
         eigenvalues: shape (m,), in any order.
-        weights: shape (m,), not negative; ``None`` means 1 each.
+        weights: shape (m,), not negative; ``None`` means 1 each. Entries of weight 0 are dropped; any other one counts
+            as an eigenvalue, so that a tiny weight at the top still limits the step size.
 
     Attributes:
         eigenvalues: as float64, read-only.
@@ -28,31 +32,32 @@ class Spectrum:
     """
 
     def __init__(self, eigenvalues: ArrayLike, weights: ArrayLike | None = None) -> None:
-        values = checks.real_array("eigenvalues", eigenvalues, ndim=1)
+        if isinstance(eigenvalues, np.ndarray) and eigenvalues.ndim == 2:
+            raise ValueError("eigenvalues must have 1 dimension, got a matrix: use Spectrum.from_matrix(H)")
+        # A copy: what is computed from the eigenvalues is remembered, so nobody may change them.
+        values = np.array(checks.real_array("eigenvalues", eigenvalues, ndim=1))
+        self._rounding = checks.rounding(eigenvalues, len(values))
+        if weights is not None:
+            values, weights = _weighted(values, weights)
         # min and max propagate NaN and show infinities: no pass of isfinite over 1e7 numbers is needed.
         self.lambda_min, self.lambda_max = float(values.min()), float(values.max())
         if not (math.isfinite(self.lambda_min) and math.isfinite(self.lambda_max)):
             raise ValueError("eigenvalues hold NaN or infinite entries: remove them, or find where they come from")
-        self.eigenvalues = _read_only(values)
-        self.weights: NDArray[np.float64] | None = None
-        if weights is not None:
-            w = checks.finite_array("weights", weights, ndim=1)
-            if w.shape != values.shape:
-                raise ValueError(f"weights must have the shape of eigenvalues {values.shape}, got {w.shape}")
-            if w.min() < 0:
-                raise ValueError("weights must not be negative: a weight counts eigenvalues")
-            if w.sum() == 0:
-                raise ValueError("weights must not all be zero")
-            self.weights = _read_only(w)
+        largest = max(-self.lambda_min, self.lambda_max)
+        if largest != 0 and not 1e-150 < largest < 1e150:
+            raise ValueError(f"eigenvalues of size {largest:.3g} overflow when squared: rescale H")
+        self.eigenvalues = values
+        self.weights: NDArray[np.float64] | None = weights
+        values.flags.writeable = False
 
     @classmethod
     def from_matrix(cls, H: ArrayLike, preconditioner: ArrayLike | None = None) -> "Spectrum":
         """Spectrum of a symmetric matrix H, or of P^-1 H for a positive definite P (its diagonal, or a matrix)."""
         matrix = checks.symmetric_matrix("H", H)
-        if preconditioner is None:
-            return cls(scipy.linalg.eigvalsh(matrix))
-        P = checks.preconditioner(preconditioner, len(matrix))
-        return cls(scipy.linalg.eigh(matrix, P, eigvals_only=True))
+        P = None if preconditioner is None else checks.preconditioner(preconditioner, len(matrix))
+        spectrum = cls(scipy.linalg.eigh(matrix, P, eigvals_only=True))
+        spectrum._rounding = checks.rounding(H, len(matrix))
+        return spectrum
 
     @classmethod
     def power_law(cls, dimension: int, exponent: float = 1.0, lambda_max: float = 1.0) -> "Spectrum":
@@ -80,16 +85,15 @@ class Spectrum:
         """Weighted sum of ``values``, one for each eigenvalue."""
         return float(values.sum() if self.weights is None else self.weights @ values)
 
-    def without_negatives(self, negative: str) -> "Spectrum":
-        """Apply the rule for negative eigenvalues, which the theory does not know: raise, keep, or clip to zero.
+    def treat_negatives(self, rule: Negative) -> "Spectrum":
+        """Apply a rule for negative eigenvalues, which the theory does not know: raise, keep, or clip to zero.
 
-        Negative eigenvalues at the level of rounding are always clipped when the rule is ``"raise"``.
+        What rounding can leave below zero is clipped when the rule is ``"raise"``.
         """
-        checks.choice("negative", negative, ("raise", "keep", "clip"))
-        if self.lambda_min >= 0 or negative == "keep":
+        checks.choice("negative", rule, get_args(Negative))
+        if self.lambda_min >= 0 or rule == "keep":
             return self
-        rounding = len(self.eigenvalues) * np.finfo(np.float64).eps * max(self.lambda_max, 0.0)
-        if negative == "raise" and self.lambda_min < -rounding:
+        if rule == "raise" and self.lambda_min < -self._rounding * max(self.lambda_max, 0.0):
             raise ValueError(
                 f"eigenvalues go down to {self.lambda_min:.3g}, but the theory assumes none below zero: pass "
                 "negative='keep' to put them into the sum as they are, or negative='clip' to take them as zero"
@@ -102,8 +106,14 @@ def as_spectrum(value: Spectrum | ArrayLike) -> Spectrum:
     return value if isinstance(value, Spectrum) else Spectrum(value)
 
 
-def _read_only(array: NDArray[np.float64]) -> NDArray[np.float64]:
-    """A view that cannot be written to, while the caller's own array stays writable."""
-    view = array.view()
-    view.flags.writeable = False
-    return view
+def _weighted(values: NDArray[np.float64], weights: ArrayLike) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Values and weights, checked, without those that count for nothing."""
+    w = np.array(checks.finite_array("weights", weights, ndim=1))
+    if w.shape != values.shape:
+        raise ValueError(f"weights must have the shape of eigenvalues {values.shape}, got {w.shape}")
+    if w.min() < 0:
+        raise ValueError("weights must not be negative: a weight counts eigenvalues")
+    if w.max() == 0:
+        raise ValueError("weights must not all be zero")
+    w.flags.writeable = False
+    return (values, w) if w.min() > 0 else (values[w > 0], w[w > 0])

@@ -9,14 +9,15 @@ kappa = b = 1 gives the paper's Theorems 1-3, kappa = b = 0 the first-order limi
 """
 
 import math
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from zoedge.theory import checks
-from zoedge.theory.estimator import Estimator
+from zoedge.theory.estimator import Estimator, noise_moments
 from zoedge.theory.methods import Method
-from zoedge.theory.spectrum import Spectrum, as_spectrum
+from zoedge.theory.spectrum import Negative, Spectrum, as_spectrum
 
 # Blocks of this many eigenvalues stay in the cache while several operations pass over them (and are too small for
 # BLAS to wake up its threads).
@@ -24,13 +25,9 @@ _BLOCK = 1 << 13
 _EPS = float(np.finfo(np.float64).eps)
 
 
-def moments(method: Method, estimator: Estimator | None, dimension: float | None) -> tuple[float, float]:
-    """The pair (kappa, b) of a method's gradients; a first-order method has no noise, whatever the estimator."""
-    return (estimator or Estimator()).moments(dimension) if method.zeroth_order else (0.0, 0.0)
-
-
 def mean_critical_step_size(spectrum: Spectrum | ArrayLike, method: Method) -> float:
     """The largest step size at which E[x] stays bounded: 2 (1 + beta) / (scale * lambda_max)."""
+    noise_moments(method, None, 1)
     return _mean_critical(as_spectrum(spectrum).lambda_max, method)
 
 
@@ -38,7 +35,7 @@ def critical_step_size(
     spectrum: Spectrum | ArrayLike,
     method: Method,
     estimator: Estimator | None = None,
-    negative: str = "raise",
+    negative: Negative = "raise",
 ) -> float:
     """The step size at which the second moment E|x|^2 stops being bounded, to about 1e-14.
 
@@ -46,20 +43,29 @@ def critical_step_size(
         spectrum: of H, or of P^-1 H for Adam and ZO-Adam; an array is taken as its eigenvalues.
         method: the recursion.
         estimator: of the gradient; by default Gaussian, two-point, one query. First-order methods ignore it.
-        negative: what to do with negative eigenvalues: ``"raise"``, ``"keep"`` them in the sum, or ``"clip"`` to 0.
+        negative: what to do with negative eigenvalues: ``"raise"``, ``"keep"`` them in the sum, or ``"clip"`` to 0. A
+            direction of negative curvature grows at every step size; to keep it in the sum says how near the edge the
+            other directions are.
 
     Returns:
         The critical step size; infinite if no eigenvalue is positive.
     """
-    spectrum = as_spectrum(spectrum).without_negatives(negative)
-    if spectrum.lambda_max <= 0:
-        return math.inf
-    kappa, b = moments(method, estimator, spectrum.dimension)
-    if b == 0:
+    spectrum = as_spectrum(spectrum).treat_negatives(negative)
+    kappa, b = noise_moments(method, estimator, spectrum.dimension)
+    if b == 0 or spectrum.lambda_max <= 0:
         return _mean_critical(spectrum.lambda_max, method)
     beta = method.momentum
     c = (1 - beta) + kappa * (1 + beta)
     return 2 * (1 - beta**2) / (method.scale * _secular_root(spectrum, b * (1 + beta), c))
+
+
+def curvature_terms(
+    trace: float, lambda_max: float, method: Method, estimator: Estimator | None, dimension: float | None
+) -> tuple[float, float]:
+    """The terms that bound 2 (1 - beta) / (scale * eta) at the edge: b Tr and b Tr + c lambda_max / (1 + beta)."""
+    kappa, b = noise_moments(method, estimator, dimension)
+    beta = method.momentum
+    return b * trace, b * trace + ((1 - beta) / (1 + beta) + kappa) * lambda_max
 
 
 def step_size_bounds(
@@ -68,7 +74,7 @@ def step_size_bounds(
     method: Method,
     estimator: Estimator | None = None,
     dimension: float | None = None,
-    negative: str = "raise",
+    positive_trace: float | None = None,
 ) -> tuple[float, float]:
     """Bounds (lower, upper) on the critical step size from two numbers: the paper's Table 1.
 
@@ -81,30 +87,59 @@ def step_size_bounds(
         method: the recursion.
         estimator: of the gradient.
         dimension: number of parameters; only sphere directions need it.
-        negative: ``"raise"`` if trace < lambda_max, which means that H has negative eigenvalues, or ``"keep"``: the
-            formulas as they are, which then are no proven bounds.
+        positive_trace: the sum of the positive eigenvalues, if there are negative ones. The bounds then hold for the
+            critical step size with ``negative="keep"``.
     """
     trace = checks.number("trace", trace)
-    lambda_max = checks.number("lambda_max", lambda_max)
-    checks.choice("negative", negative, ("raise", "keep"))
-    if negative == "raise" and (lambda_max < 0 or trace < lambda_max * (1 - 1e-6)):
+    lambda_max = checks.positive("lambda_max", lambda_max)
+    positive = trace if positive_trace is None else checks.number("positive_trace", positive_trace)
+    if positive < lambda_max * (1 - 1e-6):
         raise ValueError(
-            f"trace {trace:.6g} is below lambda_max {lambda_max:.6g}, so H has negative eigenvalues, "
-            "which the theory does not know: pass negative='keep' to use the formulas all the same"
+            f"trace {positive:.6g} is below lambda_max {lambda_max:.6g}, so H has negative eigenvalues: without the "
+            "sum of its positive eigenvalues (positive_trace) nothing bounds the critical step size from below"
         )
+    if dimension is not None and positive > lambda_max * checks.number("dimension", dimension) * (1 + 1e-6):
+        raise ValueError(f"trace {positive:.6g} is above dimension * lambda_max: one of the three is wrong")
     mean = _mean_critical(lambda_max, method)
-    kappa, b = moments(method, estimator, dimension)
-    beta = method.momentum
-    c = (1 - beta) + kappa * (1 + beta)
-
-    def step(curvature: float) -> float:
-        return min(2 * (1 - beta) / (method.scale * curvature), mean) if curvature > 0 else mean
-
-    return step(b * trace + c * lambda_max / (1 + beta)), step(b * trace)
+    low, _ = curvature_terms(trace, lambda_max, method, estimator, dimension)
+    _, high = curvature_terms(positive, lambda_max, method, estimator, dimension)
+    unit = 2 * (1 - method.momentum) / method.scale
+    return min(unit / high, mean), min(unit / low, mean) if low > 0 else mean
 
 
 def _mean_critical(lambda_max: float, method: Method) -> float:
     return 2 * (1 + method.momentum) / (method.scale * lambda_max) if lambda_max > 0 else math.inf
+
+
+class _Part(NamedTuple):
+    """The eigenvalues of one sign, with their weights."""
+
+    values: NDArray[np.float64]
+    weights: NDArray[np.float64] | None
+
+    def sums(self, s: float, c: float) -> tuple[float, float]:
+        """Sums of t and t^2, t = lambda / (s - c lambda)."""
+        first = second = 0.0
+        for start in range(0, len(self.values), _BLOCK):
+            values = self.values[start : start + _BLOCK]
+            t = values * -c
+            t += s
+            np.divide(values, t, out=t)
+            weighted = t if self.weights is None else t * self.weights[start : start + _BLOCK]
+            first += float(weighted.sum())
+            second += float(weighted @ t)
+        return first, second
+
+
+def _parts(spectrum: Spectrum) -> tuple[_Part, _Part]:
+    """The eigenvalues that are not negative, and the others."""
+    values, weights = spectrum.eigenvalues, spectrum.weights
+    if spectrum.lambda_min >= 0:
+        return _Part(values, weights), _Part(values[:0], None)
+    below = values < 0
+    if weights is None:
+        return _Part(values[~below], None), _Part(values[below], None)
+    return _Part(values[~below], weights[~below]), _Part(values[below], weights[below])
 
 
 def _secular_root(spectrum: Spectrum, a: float, c: float) -> float:
@@ -112,15 +147,22 @@ def _secular_root(spectrum: Spectrum, a: float, c: float) -> float:
 
     Split h = p - n into the terms of positive and of negative eigenvalues and solve 1/p = 1/(1 + n). Without
     negative ones that is 1/p = 1, and 1/p is concave and nearly linear in s: Newton's method never overshoots from
-    the left and needs a handful of steps. A bracket guards it in the other cases.
+    the left and needs a handful of steps. A bracket guards it in the other cases. The root is unique: p' <= -p/s and
+    n' >= -n/s make h' <= -h/s, so h falls wherever it is positive.
     """
+    positive, negative = _parts(spectrum)
     pole = max(c * spectrum.lambda_max, 0.0)
-    low, s = pole, pole + a * _positive_trace(spectrum)
+    trace = float(positive.values.sum() if positive.weights is None else positive.weights @ positive.values)
+    low, s = pole, pole + a * trace
     high = s
-    while True:
-        p, dp, n, dn = _secular_sums(spectrum, s, a, c)
+    for _ in range(200):
+        with np.errstate(divide="ignore"):  # at the pole itself
+            p, p2 = positive.sums(s, c)
+        n, n2 = negative.sums(s, c)
+        # d/ds of t is -t (1 + c t) / s.
+        p, slope_p, n, slope_n = a * p, a * (p + c * p2) / s, -a * n, a * (n + c * n2) / s
         value = 1 / p - 1 / (1 + n)
-        slope = -dp / p**2 + dn / (1 + n) ** 2
+        slope = slope_p / p**2 + slope_n / (1 + n) ** 2 if math.isfinite(slope_p) else 0.0
         low, high = (s, high) if value < 0 else (low, s)
         newton = s - value / slope if slope > 0 else math.inf
         if low <= newton <= high:
@@ -132,33 +174,4 @@ def _secular_root(spectrum: Spectrum, a: float, c: float) -> float:
             return s
         else:
             s = (low + high) / 2
-
-
-def _positive_trace(spectrum: Spectrum) -> float:
-    return spectrum.trace if spectrum.lambda_min >= 0 else spectrum.sum(np.maximum(spectrum.eigenvalues, 0))
-
-
-def _secular_sums(spectrum: Spectrum, s: float, a: float, c: float) -> tuple[float, float, float, float]:
-    """p, dp/ds, n, dn/ds at s. With t = lambda / (s - c lambda), d/ds of t is -t (1 + c t) / s."""
-    p = square_p = n = square_n = 0.0
-    for start in range(0, len(spectrum.eigenvalues), _BLOCK):
-        block = slice(start, start + _BLOCK)
-        values = spectrum.eigenvalues[block]
-        t = values * -c
-        t += s
-        np.divide(values, t, out=t)
-        weighted = t if spectrum.weights is None else t * spectrum.weights[block]
-        if spectrum.lambda_min >= 0:
-            p += float(weighted.sum())
-            square_p += _dot(weighted, t)
-        else:
-            above, below = np.maximum(weighted, 0), np.minimum(weighted, 0)
-            p += float(above.sum())
-            square_p += _dot(above, t)
-            n -= float(below.sum())
-            square_n += _dot(below, t)
-    return a * p, -a * (p + c * square_p) / s, a * n, -a * (n - c * square_n) / s
-
-
-def _dot(left: NDArray[np.float64], right: NDArray[np.float64]) -> float:
-    return float(left @ right)
+    raise ArithmeticError(f"no critical step size found for {spectrum}: please report this spectrum")

@@ -1,0 +1,107 @@
+"""ZO-Adam."""
+
+from collections.abc import Iterable
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from zoedge.optim.zeroth_order import ZerothOrder
+from zoedge.theory import checks
+from zoedge.theory.estimator import Directions, Form
+
+
+class ZOAdam(ZerothOrder):
+    """Adam from loss values alone: the paper's ZO-Adam.
+
+    With g the estimated gradient: m = beta1 m + (1 - beta1) g, v = beta2 v + (1 - beta2) g^2 and x -= lr P^-1 m, where
+    P = (1 - beta1^t) (sqrt(v / (1 - beta2^t)) + eps), which is Adam with bias correction.
+
+    Args:
+        params: parameters, or groups of them; those that do not require grad stay as they are.
+        lr: step size.
+        betas: (beta1, beta2).
+        eps: epsilon of the preconditioner.
+        weight_decay: adds weight_decay * x to g, as in ``torch.optim.Adam``.
+        maximize: climb instead of descending.
+        mu: smoothing, the length of the move along u.
+        queries: directions per step, two evaluations each.
+        directions: ``"gaussian"``, ``"sphere"`` or ``"rademacher"``.
+        form: ``"two-point"`` or ``"forward"``.
+        seed: the directions are a function of (seed, step, query).
+        probe_every: every so many steps also record u^T H u in ``last.curvatures``; 0: never.
+        on_nonfinite: ``"raise"`` or ``"skip"``.
+        store_direction: ``True``, ``False`` or ``"auto"``; see ``ZOSGD``.
+
+    Attributes:
+        last: the ``StepRecord`` of the last step.
+    """
+
+    def __init__(
+        self,
+        params: Iterable[Any],
+        lr: float = 1e-3,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
+        weight_decay: float = 0.0,
+        *,
+        maximize: bool = False,
+        mu: float = 1e-3,
+        queries: int = 1,
+        directions: Directions = "gaussian",
+        form: Form = "two-point",
+        seed: int = 0,
+        probe_every: int = 0,
+        on_nonfinite: Literal["raise", "skip"] = "raise",
+        store_direction: bool | Literal["auto"] = "auto",
+    ) -> None:
+        for name, beta in zip(("betas[0]", "betas[1]"), betas, strict=True):
+            checks.fraction(name, beta)
+        checks.positive("eps", eps)
+        super().__init__(
+            params,
+            {
+                "lr": lr,
+                "betas": betas,
+                "eps": eps,
+                "weight_decay": weight_decay,
+                "maximize": maximize,
+                "mu": mu,
+                "queries": queries,
+                "directions": directions,
+                "form": form,
+                "seed": seed,
+                "probe_every": probe_every,
+                "on_nonfinite": on_nonfinite,
+                "store_direction": store_direction,
+            },
+        )
+
+    def freeze_preconditioner(self) -> None:
+        """Keep P as it is now from here on: Frozen ZO-Adam."""
+        for p in self._moving().values():
+            self.state[p]["frozen_at"] = self._updates_of(p)
+
+    def preconditioner(self) -> list[Tensor]:
+        """P of every parameter that trains, as the last step used it: the diagonal, in the parameter's shape."""
+        moving = self._moving()
+        groups = [group for group in self.param_groups for _ in group["params"]]
+        return [self._preconditioner(groups[i], p, slice(None)).view(p.shape) for i, p in moving.items()]
+
+    def _updates_of(self, p: Tensor) -> int:
+        if "updates" not in self.state[p]:
+            raise RuntimeError("there is no preconditioner before the first step: call step(closure) first")
+        return self.state[p].get("frozen_at", self.state[p]["updates"])
+
+    def _preconditioner(self, group: dict[str, Any], p: Tensor, at: slice) -> Tensor:
+        beta1, beta2 = group["betas"]
+        t = self._updates_of(p)
+        root = (self._buffer(p, "exp_avg_sq")[at] / (1 - beta2**t)).sqrt_()
+        return root.add_(group["eps"]).mul_(1 - beta1**t)
+
+    def _apply(self, group: dict[str, Any], p: Tensor, at: slice, x: Tensor, g: Tensor, out: Tensor) -> None:
+        beta1, beta2 = group["betas"]
+        m = self._buffer(p, "exp_avg")[at].mul_(beta1).add_(g, alpha=1 - beta1)
+        if "frozen_at" not in self.state[p]:
+            self._buffer(p, "exp_avg_sq")[at].mul_(beta2).addcmul_(g, g, value=1 - beta2)
+        torch.addcdiv(x, m, self._preconditioner(group, p, at), value=-float(group["lr"]), out=out)

@@ -1,0 +1,97 @@
+"""ZO-GD and ZO-GDM."""
+
+from collections.abc import Iterable
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from zoedge.optim.zeroth_order import ZerothOrder
+from zoedge.theory import checks
+from zoedge.theory.estimator import Directions, Form
+
+
+class ZOSGD(ZerothOrder):
+    """Stochastic gradient descent from loss values alone: the paper's ZO-GD and, with momentum, ZO-GDM.
+
+    ::
+
+        opt = zoedge.optim.ZOSGD(model.parameters(), lr=1e-3)
+
+        def closure():
+            return loss_function(model(inputs), targets)    # no backward
+
+        loss = opt.step(closure)
+
+    With g the average over the queries of (f(x + mu u) - f(x - mu u)) / (2 mu) u, a step is m = beta m + g,
+    x -= lr m. The step size can be scheduled, and parameters grouped, as with ``torch.optim.SGD``; what belongs to the
+    estimate (mu, queries, directions, form, seed) is one for all groups.
+
+    Args:
+        params: parameters, or groups of them; those that do not require grad stay as they are.
+        lr: step size.
+        momentum: beta.
+        dampening: as in ``torch.optim.SGD``: m = beta m + (1 - dampening) g from the second step on.
+        weight_decay: adds weight_decay * x to g.
+        maximize: climb instead of descending.
+        mu: smoothing, the length of the move along u.
+        queries: directions per step, two evaluations each.
+        directions: ``"gaussian"``, ``"sphere"`` (of radius sqrt(d), all parameters together) or ``"rademacher"``.
+        form: ``"two-point"``, or ``"forward"``, (f(x + mu u) - f(x)) / mu u, with one evaluation less per query.
+        seed: the directions are a function of (seed, step, query); PyTorch's own generators are not used.
+        probe_every: every so many steps also record u^T H u in ``last.curvatures``, which takes the evaluation that is
+            missing for it; 0: never.
+        on_nonfinite: ``"raise"`` a ``NonFiniteLossError``, or ``"skip"`` the update and go on.
+        store_direction: ``True`` keeps a copy of the parameters for the step, the fastest way; ``False`` replays the
+            direction to find back and keeps only what rounding would lose; ``"auto"`` copies up to 1 GiB. The results
+            are the same to the last bit.
+
+    Attributes:
+        last: the ``StepRecord`` of the last step: losses, projected gradients, curvature along u where probed.
+    """
+
+    def __init__(
+        self,
+        params: Iterable[Any],
+        lr: float = 1e-3,
+        momentum: float = 0.0,
+        dampening: float = 0.0,
+        weight_decay: float = 0.0,
+        *,
+        maximize: bool = False,
+        mu: float = 1e-3,
+        queries: int = 1,
+        directions: Directions = "gaussian",
+        form: Form = "two-point",
+        seed: int = 0,
+        probe_every: int = 0,
+        on_nonfinite: Literal["raise", "skip"] = "raise",
+        store_direction: bool | Literal["auto"] = "auto",
+    ) -> None:
+        checks.fraction("momentum", momentum)
+        checks.number("dampening", dampening)
+        super().__init__(
+            params,
+            {
+                "lr": lr,
+                "momentum": momentum,
+                "dampening": dampening,
+                "weight_decay": weight_decay,
+                "maximize": maximize,
+                "mu": mu,
+                "queries": queries,
+                "directions": directions,
+                "form": form,
+                "seed": seed,
+                "probe_every": probe_every,
+                "on_nonfinite": on_nonfinite,
+                "store_direction": store_direction,
+            },
+        )
+
+    def _apply(self, group: dict[str, Any], p: Tensor, at: slice, x: Tensor, g: Tensor, out: Tensor) -> None:
+        if group["momentum"]:
+            # As in torch.optim.SGD, the first gradient is not dampened.
+            dampening = group["dampening"] if self.state[p]["updates"] > 1 else 0.0
+            g = self._buffer(p, "momentum_buffer")[at].mul_(group["momentum"]).add_(g, alpha=1 - dampening)
+        torch.add(x, g, alpha=-float(group["lr"]), out=out)
