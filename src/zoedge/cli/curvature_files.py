@@ -64,8 +64,7 @@ def from_spectrum(source: Spectrum | NDArray[np.float64], negative: Negative) ->
     if matrix is not None and negative == "clip":
         values, V = np.linalg.eigh(matrix)
         matrix = (V * np.maximum(values, 0)) @ V.T
-    positive = spectrum.sum(np.maximum(spectrum.eigenvalues, 0))
-    return Curvature(spectrum.trace, spectrum.lambda_max, spectrum.dimension, positive, spectrum, matrix)
+    return Curvature(spectrum.trace, spectrum.lambda_max, spectrum.dimension, spectrum.positive_trace, spectrum, matrix)
 
 
 def from_file(path: Path) -> NDArray[np.float64]:

@@ -32,9 +32,6 @@ class ZOAdam(ZerothOrder):
         probe_every: every so many steps also record u^T H u in ``last.curvatures``; 0: never.
         on_nonfinite: ``"raise"`` or ``"skip"``.
         store_direction: ``True``, ``False`` or ``"auto"``; see ``ZOSGD``.
-
-    Attributes:
-        last: the ``StepRecord`` of the last step.
     """
 
     def __init__(

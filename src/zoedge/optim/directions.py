@@ -86,8 +86,9 @@ class Direction:
         return self._pieces[parameter]
 
     def dense(self, parameter: int) -> Tensor:
-        """The direction's part of one parameter as a flat tensor."""
-        return torch.cat([piece.window * piece.scale for piece in self[parameter]])
+        """The direction's part of one parameter as a flat float64 tensor."""
+        parts = [piece.window.double() * piece.scale for piece in self[parameter]]
+        return torch.cat(parts) if parts else torch.empty(0, dtype=torch.float64, device=self._device)
 
     def _normals(self, out: Tensor) -> None:
         for block, generator in self._blocks(out):

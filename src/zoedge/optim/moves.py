@@ -13,6 +13,7 @@ parameter's dtype.
 from collections.abc import Callable
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -32,40 +33,43 @@ class Copied:
 
     def __init__(self, params: dict[int, Tensor], copies: dict[int, Tensor]) -> None:
         self._params, self._copies = params, copies
-        self._saved: set[int] = set()
+        self._saved: set[tuple[int, int]] = set()
+        for i, p in params.items():
+            copy = copies.get(i)
+            if copy is None or (copy.numel(), copy.dtype, copy.device) != (p.numel(), p.dtype, p.device):
+                copies[i] = torch.empty(p.numel(), dtype=p.dtype, device=p.device)
 
     def move(self, direction: Direction, amount: float) -> None:
         """Bring the parameters to x + amount * u, from wherever they are."""
         for i, p in self._params.items():
             with _Flat(p) as flat:
-                x = self._centre(i, flat)
                 for piece in direction[i]:
-                    _shift(x[_slice(piece)], piece, amount, out=flat[_slice(piece)])
+                    here = flat[_slice(piece)]
+                    _shift(self._centre(i, _slice(piece), here), piece, amount, out=here)
 
     def back(self) -> None:
         """Bring the parameters back to x."""
-        for i in self._saved:
-            self._params[i].copy_(self._copies[i].view(self._params[i].shape))
+        for i, p in self._params.items():
+            with _Flat(p) as flat:
+                for at in pieces(len(flat)):
+                    flat[at].copy_(self._centre(i, at, flat[at]))
         self._saved.clear()
 
     def update(self, new: Update) -> None:
         """Set every piece to what ``new`` makes of x."""
         for i, p in self._params.items():
             with _Flat(p) as flat:
-                x = self._centre(i, flat)
                 for at in pieces(len(flat)):
-                    new(i, at, x[at], flat[at])
+                    new(i, at, self._centre(i, at, flat[at]), flat[at])
         self._saved.clear()
 
-    def _centre(self, i: int, flat: Tensor) -> Tensor:
-        """The exact x of a parameter whose entries are ``flat`` now."""
-        if i not in self._saved:
-            copy = self._copies.get(i)
-            if copy is None or copy.shape != flat.shape or copy.dtype != flat.dtype or copy.device != flat.device:
-                self._copies[i] = torch.empty_like(flat)
-            self._copies[i].copy_(flat)
-            self._saved.add(i)
-        return self._copies[i]
+    def _centre(self, i: int, at: slice, here: Tensor) -> Tensor:
+        """The exact x of a piece whose entries are ``here`` now."""
+        x = self._copies[i][at]
+        if (i, at.start) not in self._saved:
+            x.copy_(here)
+            self._saved.add((i, at.start))
+        return x
 
 
 class Replayed:
@@ -87,7 +91,7 @@ class Replayed:
                     here = flat[_slice(piece)]
                     x = self._centre(i, k, here)
                     _shift(x, piece, amount, out=here)
-                    places = torch.nonzero(_shift(here, piece, -amount) != x).view(-1)
+                    places = _differing(_shift(here, piece, -amount), x)
                     # int32 holds a place in a piece at half the memory.
                     self._moved[i, k] = _Moved(piece, amount, places.to(torch.int32), x[places])
 
@@ -131,6 +135,15 @@ def _shift(x: Tensor, piece: Piece, amount: float, out: Tensor | None = None) ->
     """x + amount * u, rounded to the dtype of x."""
     out = torch.empty_like(x) if out is None else out
     return torch.add(x, piece.window, alpha=amount * piece.scale, out=out)
+
+
+def _differing(a: Tensor, b: Tensor) -> Tensor:
+    """Places at which the bits of two tensors differ."""
+    bits = {2: torch.int16, 4: torch.int32, 8: torch.int64}[a.element_size()]
+    a, b = a.view(bits), b.view(bits)
+    if a.device.type == "cpu":  # NumPy is three times as fast here
+        return torch.from_numpy(np.flatnonzero(a.numpy() != b.numpy()))
+    return torch.nonzero(a != b).view(-1)
 
 
 class _Flat:

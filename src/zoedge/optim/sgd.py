@@ -45,9 +45,6 @@ class ZOSGD(ZerothOrder):
         store_direction: ``True`` keeps a copy of the parameters for the step, the fastest way; ``False`` replays the
             direction to find back and keeps only what rounding would lose; ``"auto"`` copies up to 1 GiB. The results
             are the same to the last bit.
-
-    Attributes:
-        last: the ``StepRecord`` of the last step: losses, projected gradients, curvature along u where probed.
     """
 
     def __init__(

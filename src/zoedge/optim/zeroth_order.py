@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from zoedge.optim.directions import PIECE, Direction
-from zoedge.optim.interrupts import uninterrupted
+from zoedge.optim.interrupts import Interrupts
 from zoedge.optim.loss import Closure, Loss
 from zoedge.optim.moves import Copied, Replayed, Update
 from zoedge.optim.record import NonFiniteLossError, StepRecord
@@ -36,13 +36,7 @@ _NO_CLOSURE = (
 
 
 class ZerothOrder(Optimizer):
-    """Base of the zeroth-order optimizers.
-
-    Attributes:
-        last: the ``StepRecord`` of the last step, ``None`` before the first.
-    """
-
-    last: StepRecord | None
+    """Base of the zeroth-order optimizers."""
 
     def __init__(self, params: Iterable[Any], defaults: dict[str, Any]) -> None:
         lr = defaults["lr"]
@@ -59,7 +53,7 @@ class ZerothOrder(Optimizer):
 
     def _start(self) -> None:
         """Set what is not part of the state."""
-        self.last = None
+        self._last: StepRecord | None = None
         self._last_finite_loss = math.nan
         self._copies: dict[int, Tensor] = {}
 
@@ -67,7 +61,14 @@ class ZerothOrder(Optimizer):
         super().__setstate__(state)
         self._start()
 
-    # ------------------------------------------------------------------ settings
+    # ------------------------------------------------------------------ settings and records
+
+    @property
+    def last(self) -> StepRecord:
+        """The record of the last step: losses, projected gradients, and curvature along u where it was probed."""
+        if self._last is None:
+            raise RuntimeError("there is no record before the first step: call step(closure) first")
+        return self._last
 
     @property
     def estimator(self) -> Estimator:
@@ -134,24 +135,30 @@ class ZerothOrder(Optimizer):
         moves = Copied(params, self._copies) if self._store(params) else Replayed(params)
         directions = [self.direction(query=query) for query in range(shared["queries"])]
         loss = Loss(closure, list(params.values()))
-        try:
-            record = self._evaluate(shared, moves, directions, loss)
-            with uninterrupted():
-                if record.skipped:
+        with Interrupts() as interrupts:
+            try:
+                record = self._evaluate(shared, moves, directions, loss, interrupts)
+                with interrupts.held():
+                    if record.skipped:
+                        moves.back()
+                        self._set_shared("skipped", shared["skipped"] + 1)
+                    else:
+                        moves.update(self._updates(record.slopes, directions))
+                    self._set_shared("step", shared["step"] + 1)
+                    self._last = record
+            except BaseException:
+                with interrupts.held():
                     moves.back()
-                    self._set_shared("skipped", shared["skipped"] + 1)
-                else:
-                    moves.update(self._updates(record.slopes, directions))
-                self._set_shared("step", shared["step"] + 1)
-                self.last = record
-        except BaseException:
-            with uninterrupted():
-                moves.back()
-            raise
+                raise
         return torch.tensor(record.loss, dtype=torch.float64)
 
     def _evaluate(
-        self, shared: dict[str, Any], moves: Copied | Replayed, directions: Sequence[Direction], loss: Loss
+        self,
+        shared: dict[str, Any],
+        moves: Copied | Replayed,
+        directions: Sequence[Direction],
+        loss: Loss,
+        interrupts: Interrupts,
     ) -> StepRecord:
         mu, forward = shared["mu"], shared["form"] == "forward"
         probe = shared["probe_every"] > 0 and shared["step"] % shared["probe_every"] == 0
@@ -159,11 +166,11 @@ class ZerothOrder(Optimizer):
         centre = loss() if forward or probe else nan
         plus, minus = [], []
         for direction in directions:
-            with uninterrupted():
+            with interrupts.held():
                 moves.move(direction, mu)
             plus.append(loss())
             if not forward or probe:
-                with uninterrupted():
+                with interrupts.held():
                     moves.move(direction, -mu)
                 minus.append(loss())
             else:
@@ -199,10 +206,14 @@ class ZerothOrder(Optimizer):
             p, group = params[i], groups[i]
             work = torch.float64 if p.dtype == torch.float64 else torch.float32
             sign = -1.0 if group["maximize"] else 1.0
-            g = torch.zeros(len(x), dtype=work, device=x.device)
-            for slope, direction in zip(slopes, directions, strict=True):
+            g = torch.empty(len(x), dtype=work, device=x.device)
+            for query, (slope, direction) in enumerate(zip(slopes, directions, strict=True)):
                 piece = direction[i][at.start // PIECE]
-                g.add_(piece.window, alpha=sign * slope * piece.scale / len(directions))
+                weight = sign * slope * piece.scale / len(directions)
+                if query == 0:
+                    torch.mul(piece.window.to(work), weight, out=g)
+                else:
+                    g.add_(piece.window, alpha=weight)
             exact = x.to(work)
             if group["weight_decay"]:
                 g.add_(exact, alpha=group["weight_decay"])
@@ -257,6 +268,9 @@ class ZerothOrder(Optimizer):
         moving = {i: p for i, p in enumerate(self._parameters()) if p.requires_grad}
         if not moving:
             raise ValueError("no parameter requires grad, so there is nothing to train: frozen parameters do not move")
+        for p in moving.values():
+            if not p.is_floating_point():
+                raise TypeError(f"parameters must be real floating-point numbers, got {p.dtype}")
         devices = {p.device for p in moving.values()}
         if len(devices) > 1:
             raise ValueError(f"parameters must be on one device, these are on {', '.join(sorted(map(str, devices)))}")

@@ -11,10 +11,14 @@ def momentum_figure(spectrum: Spectrum, estimator: Estimator | None = None) -> F
     betas = np.concatenate([np.linspace(0, 0.9, 46), np.linspace(0.9, 0.99, 19)[1:]])
     first = [critical_step_size(spectrum, GDM(beta), negative="keep") for beta in betas]
     zeroth = [critical_step_size(spectrum, ZOGDM(beta), estimator, negative="keep") for beta in betas]
-    positive = spectrum.sum(np.maximum(spectrum.eigenvalues, 0))
     bounds = [
         step_size_bounds(
-            spectrum.trace, spectrum.lambda_max, ZOGDM(beta), estimator, spectrum.dimension, positive_trace=positive
+            spectrum.trace,
+            spectrum.lambda_max,
+            ZOGDM(beta),
+            estimator,
+            spectrum.dimension,
+            positive_trace=spectrum.positive_trace,
         )
         for beta in betas
     ]

@@ -71,6 +71,13 @@ class Spectrum:
         return self.sum(self.eigenvalues)
 
     @cached_property
+    def positive_trace(self) -> float:
+        """The weighted sum of the positive eigenvalues."""
+        if self.lambda_min >= 0:
+            return self.trace
+        return self.sum(np.maximum(self.eigenvalues, 0))
+
+    @cached_property
     def dimension(self) -> float:
         """The number of eigenvalues, counted with their weights."""
         return float(len(self.eigenvalues)) if self.weights is None else float(self.weights.sum())

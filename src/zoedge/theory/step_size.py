@@ -9,10 +9,9 @@ kappa = b = 1 gives the paper's Theorems 1-3, kappa = b = 0 the first-order limi
 """
 
 import math
-from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from zoedge.theory import checks
 from zoedge.theory.estimator import Estimator, noise_moments
@@ -111,37 +110,6 @@ def _mean_critical(lambda_max: float, method: Method) -> float:
     return 2 * (1 + method.momentum) / (method.scale * lambda_max) if lambda_max > 0 else math.inf
 
 
-class _Part(NamedTuple):
-    """The eigenvalues of one sign, with their weights."""
-
-    values: NDArray[np.float64]
-    weights: NDArray[np.float64] | None
-
-    def sums(self, s: float, c: float) -> tuple[float, float]:
-        """Sums of t and t^2, t = lambda / (s - c lambda)."""
-        first = second = 0.0
-        for start in range(0, len(self.values), _BLOCK):
-            values = self.values[start : start + _BLOCK]
-            t = values * -c
-            t += s
-            np.divide(values, t, out=t)
-            weighted = t if self.weights is None else t * self.weights[start : start + _BLOCK]
-            first += float(weighted.sum())
-            second += float(weighted @ t)
-        return first, second
-
-
-def _parts(spectrum: Spectrum) -> tuple[_Part, _Part]:
-    """The eigenvalues that are not negative, and the others."""
-    values, weights = spectrum.eigenvalues, spectrum.weights
-    if spectrum.lambda_min >= 0:
-        return _Part(values, weights), _Part(values[:0], None)
-    below = values < 0
-    if weights is None:
-        return _Part(values[~below], None), _Part(values[below], None)
-    return _Part(values[~below], weights[~below]), _Part(values[below], weights[below])
-
-
 def _secular_root(spectrum: Spectrum, a: float, c: float) -> float:
     """The s > c lambda_max at which h(s) = a * sum_i lambda_i / (s - c lambda_i) is 1.
 
@@ -150,17 +118,13 @@ def _secular_root(spectrum: Spectrum, a: float, c: float) -> float:
     the left and needs a handful of steps. A bracket guards it in the other cases. The root is unique: p' <= -p/s and
     n' >= -n/s make h' <= -h/s, so h falls wherever it is positive.
     """
-    positive, negative = _parts(spectrum)
     pole = max(c * spectrum.lambda_max, 0.0)
-    trace = float(positive.values.sum() if positive.weights is None else positive.weights @ positive.values)
-    low, s = pole, pole + a * trace
+    low, s = pole, pole + a * spectrum.positive_trace
     high = s
     for _ in range(200):
-        with np.errstate(divide="ignore"):  # at the pole itself
-            p, p2 = positive.sums(s, c)
-        n, n2 = negative.sums(s, c)
+        p, p2, n, n2 = _secular_sums(spectrum, s, c)
         # d/ds of t is -t (1 + c t) / s.
-        p, slope_p, n, slope_n = a * p, a * (p + c * p2) / s, -a * n, a * (n + c * n2) / s
+        p, slope_p, n, slope_n = a * p, a * (p + c * p2) / s, a * n, a * (-n + c * n2) / s
         value = 1 / p - 1 / (1 + n)
         slope = slope_p / p**2 + slope_n / (1 + n) ** 2 if math.isfinite(slope_p) else 0.0
         low, high = (s, high) if value < 0 else (low, s)
@@ -175,3 +139,25 @@ def _secular_root(spectrum: Spectrum, a: float, c: float) -> float:
         else:
             s = (low + high) / 2
     raise ArithmeticError(f"no critical step size found for {spectrum}: please report this spectrum")
+
+
+def _secular_sums(spectrum: Spectrum, s: float, c: float) -> tuple[float, float, float, float]:
+    """Sums of t and t^2 over positive eigenvalues, of |t| and t^2 over negative ones; t = lambda / (s - c lambda)."""
+    signed = spectrum.lambda_min < 0
+    first = second = first_abs = second_abs = 0.0
+    for start in range(0, len(spectrum.eigenvalues), _BLOCK):
+        values = spectrum.eigenvalues[start : start + _BLOCK]
+        t = values * -c
+        t += s
+        with np.errstate(divide="ignore"):  # at the pole itself
+            np.divide(values, t, out=t)
+        weighted = t if spectrum.weights is None else t * spectrum.weights[start : start + _BLOCK]
+        first += float(weighted.sum())
+        second += float(weighted @ t)
+        if signed:
+            size = np.abs(weighted)
+            first_abs += float(size.sum())
+            second_abs += float(size @ t)
+    if not signed:
+        return first, second, 0.0, 0.0
+    return (first_abs + first) / 2, (second + second_abs) / 2, (first_abs - first) / 2, (second - second_abs) / 2
