@@ -23,6 +23,7 @@ def samples(kind, sizes, count) -> np.ndarray:
 @pytest.fixture
 def small_pool(monkeypatch):
     """A pool of 32 in pieces of 8, so that small directions use it as large ones use the real one."""
+    monkeypatch.setattr(module, "INDEPENDENT", 32)
     monkeypatch.setattr(module, "POOL", 32)
     monkeypatch.setattr(module, "PIECE", 8)
 
@@ -63,10 +64,10 @@ def test_a_million_normals():
 
 def test_two_million_normals_from_a_pool():
     u = dense("gaussian", [1_500_000, 700_000])
-    assert u.var() == pytest.approx(1, abs=5 * (2 / 2**20) ** 0.5)
-    assert (u**4).mean() == pytest.approx(3, abs=5 * (96 / 2**20) ** 0.5)
-    # About half of the numbers stand twice, with a random sign and far apart.
-    assert 900_000 < len(np.unique(np.abs(u))) <= 2**20
+    assert u.var() == pytest.approx(1, abs=5 * (2 / 2**19) ** 0.5)
+    assert (u**4).mean() == pytest.approx(3, abs=5 * (96 / 2**19) ** 0.5)
+    # Numbers stand several times, with a random sign and far apart.
+    assert 400_000 < len(np.unique(np.abs(u))) <= 2**19
     assert abs(np.corrcoef(u[:700_000], u[1_500_000:])[0, 1]) < 0.5
 
 

@@ -96,9 +96,11 @@ class ZOAdam(ZerothOrder):
         root = (self._buffer(p, "exp_avg_sq")[at] / (1 - beta2**t)).sqrt_()
         return root.add_(group["eps"]).mul_(1 - beta1**t)
 
-    def _apply(self, group: dict[str, Any], p: Tensor, at: slice, x: Tensor, g: Tensor, out: Tensor) -> None:
+    def _apply(
+        self, group: dict[str, Any], p: Tensor, at: slice, x: Tensor, g: Tensor, scale: float, out: Tensor
+    ) -> None:
         beta1, beta2 = group["betas"]
-        m = self._buffer(p, "exp_avg")[at].mul_(beta1).add_(g, alpha=1 - beta1)
+        m = self._buffer(p, "exp_avg")[at].mul_(beta1).add_(g, alpha=(1 - beta1) * scale)
         if "frozen_at" not in self.state[p]:
-            self._buffer(p, "exp_avg_sq")[at].mul_(beta2).addcmul_(g, g, value=1 - beta2)
+            self._buffer(p, "exp_avg_sq")[at].mul_(beta2).addcmul_(g, g, value=(1 - beta2) * scale**2)
         torch.addcdiv(x, m, self._preconditioner(group, p, at), value=-float(group["lr"]), out=out)

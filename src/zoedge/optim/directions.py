@@ -1,14 +1,14 @@
 """Search directions as a function of (seed, step, query), without a buffer of the size of the parameters.
 
-Drawing a normal number takes longer than everything else a step does to a parameter. Up to POOL parameters each gets
-a number of its own. Beyond, a fresh pool of POOL numbers is drawn for every direction, and each piece of the
+Drawing a normal number takes longer than everything else a step does to a parameter. Up to INDEPENDENT parameters
+each gets a number of its own. Beyond, a fresh pool of POOL numbers is drawn for every direction, and each piece of the
 parameters is a window of the pool at a random offset with a random sign:
 
     u[piece] = sign * pool[offset : offset + len(piece)]
 
 Every entry is then exactly distributed as it should be, different entries are uncorrelated, and the fourth moment
 E[u u^T A u u^T], which is what stability depends on, differs from that of independent entries by a relative
-2 / POOL. Directions of different steps and queries are independent.
+2 / POOL = 4e-6. Directions of different steps and queries are independent.
 """
 
 from collections.abc import Iterator, Sequence
@@ -18,7 +18,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-POOL = 1 << 20
+INDEPENDENT = 1 << 20
+POOL = 1 << 19
 PIECE = 1 << 18
 # Numbers drawn from one seed: PyTorch's CPU generator takes 32 bits of a seed only, so a pool takes several.
 BLOCK = 1 << 16
@@ -56,15 +57,16 @@ class Direction:
         self._random = np.random.Generator(np.random.SFC64(key))
         self._device = device
         total = sum(sizes)
-        length = min(total, POOL)
+        independent = total <= INDEPENDENT
+        length = total if independent else POOL
         # The head is repeated behind the end, so that windows need not wrap around.
-        pool = torch.empty(length + (min(PIECE, length) if total > POOL else 0), device=device)
+        pool = torch.empty(length + (0 if independent else PIECE), device=device)
         (self._signs if kind == "rademacher" else self._normals)(pool[:length])
         pool[length:] = pool[: len(pool) - length]
 
         slices = [pieces(size) for size in sizes]
         lengths = [at.stop - at.start for row in slices for at in row]
-        if total <= POOL:
+        if independent:
             offsets = np.cumsum([0, *lengths[:-1]])
             signs = np.ones(len(lengths))
         else:

@@ -1,79 +1,32 @@
-"""Moving parameters to x + a u and back, exactly.
+"""Moving parameters from x to x + mu u, to x - mu u, and back to x, exactly.
 
-Adding and subtracting a u in place drifts: rounding loses bits of x, step after step. Two ways to lose nothing:
+Adding and subtracting in place drifts: rounding loses bits of x, step after step. Two ways to lose nothing:
 
 - ``Copied`` keeps a copy of the parameters for the time of the step.
-- ``Replayed`` keeps only what rounding loses. Where (x + a u) - a u gives back x, which is nearly everywhere as long as
-  a u is small beside x, there is nothing to keep; elsewhere the entry and its place are kept.
+- ``Replayed`` keeps only what rounding loses. Where (x + a u) - a u gives back x, which is nearly everywhere as long
+  as a u is small beside x, there is nothing to keep; elsewhere the entry and its place are kept.
 
-Both give the same bits. Arithmetic is in float32, or float64 for float64 parameters; results are rounded to the
-parameter's dtype.
+Both visit the same points to the last bit. Arithmetic is in float32, or float64 for float64 parameters; results are
+rounded to the parameter's dtype.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from zoedge.optim.directions import Direction, Piece, pieces
+from zoedge.optim.directions import PIECE, Direction, Piece, pieces
 
 # new(number of the parameter, slice of the piece, its x, out): writes the new value of the piece into out.
 Update = Callable[[int, slice, Tensor, Tensor], object]
+# Number of a parameter and of a piece of it.
+Place = tuple[int, int]
 
 
-class Copied:
-    """Parameters with a copy of them.
-
-    Args:
-        params: the parameters that move, by their number.
-        copies: buffers, filled here; the same dictionary in the next step saves their allocation.
-    """
-
-    def __init__(self, params: dict[int, Tensor], copies: dict[int, Tensor]) -> None:
-        self._params, self._copies = params, copies
-        self._saved: set[tuple[int, int]] = set()
-        for i, p in params.items():
-            copy = copies.get(i)
-            if copy is None or (copy.numel(), copy.dtype, copy.device) != (p.numel(), p.dtype, p.device):
-                copies[i] = torch.empty(p.numel(), dtype=p.dtype, device=p.device)
-
-    def move(self, direction: Direction, amount: float) -> None:
-        """Bring the parameters to x + amount * u, from wherever they are."""
-        for i, p in self._params.items():
-            with _Flat(p) as flat:
-                for piece in direction[i]:
-                    here = flat[_slice(piece)]
-                    _shift(self._centre(i, _slice(piece), here), piece, amount, out=here)
-
-    def back(self) -> None:
-        """Bring the parameters back to x."""
-        for i, p in self._params.items():
-            with _Flat(p) as flat:
-                for at in pieces(len(flat)):
-                    flat[at].copy_(self._centre(i, at, flat[at]))
-        self._saved.clear()
-
-    def update(self, new: Update) -> None:
-        """Set every piece to what ``new`` makes of x."""
-        for i, p in self._params.items():
-            with _Flat(p) as flat:
-                for at in pieces(len(flat)):
-                    new(i, at, self._centre(i, at, flat[at]), flat[at])
-        self._saved.clear()
-
-    def _centre(self, i: int, at: slice, here: Tensor) -> Tensor:
-        """The exact x of a piece whose entries are ``here`` now."""
-        x = self._copies[i][at]
-        if (i, at.start) not in self._saved:
-            x.copy_(here)
-            self._saved.add((i, at.start))
-        return x
-
-
-class Replayed:
-    """Parameters with a list of the entries that cannot be recovered by subtracting what was added.
+class Moves:
+    """Where the parameters are; the subclasses know how to find back.
 
     Args:
         params: the parameters that move, by their number.
@@ -81,59 +34,127 @@ class Replayed:
 
     def __init__(self, params: dict[int, Tensor]) -> None:
         self._params = params
-        self._moved: dict[tuple[int, int], _Moved] = {}
 
     def move(self, direction: Direction, amount: float) -> None:
-        """Bring the parameters to x + amount * u, from wherever they are."""
-        for i, p in self._params.items():
-            with _Flat(p) as flat:
-                for k, piece in enumerate(direction[i]):
-                    here = flat[_slice(piece)]
-                    x = self._centre(i, k, here)
-                    _shift(x, piece, amount, out=here)
-                    places = _differing(_shift(here, piece, -amount), x)
-                    # int32 holds a place in a piece at half the memory.
-                    self._moved[i, k] = _Moved(piece, amount, places.to(torch.int32), x[places])
+        """Go to x + amount * u, from wherever the parameters are."""
+        for place, _, here in self._pieces():
+            piece = direction[place[0]][place[1]]
+            self._leave(place, self._centre(place, here), here, piece, amount)
 
     def back(self) -> None:
-        """Bring the parameters back to x."""
+        """Go back to x."""
         self.update(lambda i, at, x, out: out.copy_(x))
 
     def update(self, new: Update) -> None:
         """Set every piece to what ``new`` makes of x."""
+        for place, at, here in self._pieces():
+            new(place[0], at, self._centre(place, here), here)
+            self._arrived(place)
+
+    def _pieces(self) -> Iterator[tuple[Place, slice, Tensor]]:
+        """Every piece: its place, its slice, and its entries as they are now, to be changed in place."""
         for i, p in self._params.items():
-            with _Flat(p) as flat:
-                for k, at in enumerate(pieces(len(flat))):
-                    x = self._centre(i, k, flat[at])
-                    new(i, at, x, flat[at])
-                    self._moved.pop((i, k), None)
+            # In its logical order; a parameter of another memory layout is written back afterwards.
+            flat = p.view(-1) if p.is_contiguous() else p.contiguous().view(-1)
+            for k, at in enumerate(pieces(len(flat))):
+                yield (i, k), at, flat[at]
+            if not p.is_contiguous():
+                p.copy_(flat.view(p.shape))
 
-    def _centre(self, i: int, k: int, here: Tensor) -> Tensor:
+    def _centre(self, place: Place, here: Tensor) -> Tensor:
         """The exact x of a piece whose entries are ``here`` now."""
-        moved = self._moved.get((i, k))
-        if moved is None:
-            return here.clone()
-        x = _shift(here, moved.piece, -moved.amount)
-        x[moved.places.long()] = moved.values
-        return x
+        raise NotImplementedError
+
+    def _leave(self, place: Place, x: Tensor, here: Tensor, piece: Piece, amount: float) -> None:
+        """Set ``here`` to x + amount * u and remember how to find back."""
+        raise NotImplementedError
+
+    def _arrived(self, place: Place) -> None:
+        """Forget the way: the piece has a new x."""
+        raise NotImplementedError
 
 
-class _Moved(NamedTuple):
-    """How a piece was moved, and the entries that subtracting does not give back."""
+class Copied(Moves):
+    """Parameters with a copy of them.
+
+    Args:
+        params: the parameters that move, by their number.
+        copies: buffers, filled here; the same dictionary in the next step saves their allocation.
+    """
+
+    def __init__(self, params: dict[int, Tensor], copies: dict[tuple, Tensor]) -> None:
+        super().__init__(params)
+        self._copies = copies
+        self._saved: set[Place] = set()
+
+    def _centre(self, place: Place, here: Tensor) -> Tensor:
+        return self._copies[place] if place in self._saved else here
+
+    def _leave(self, place: Place, x: Tensor, here: Tensor, piece: Piece, amount: float) -> None:
+        if place not in self._saved:
+            copy = self._copies.get(place)
+            if copy is None or (copy.shape, copy.dtype, copy.device) != (x.shape, x.dtype, x.device):
+                copy = self._copies[place] = torch.empty_like(x)
+            x = copy.copy_(x)
+            self._saved.add(place)
+        _shift(x, piece, amount, out=here)
+
+    def _arrived(self, place: Place) -> None:
+        self._saved.discard(place)
+
+
+class _Way(NamedTuple):
+    """How to find back: the piece of u, how far one went, and the entries that rounding loses."""
 
     piece: Piece
     amount: float
-    places: Tensor
+    places: Tensor | slice
     values: Tensor
 
 
-def _slice(piece: Piece) -> slice:
-    return slice(piece.start, piece.start + len(piece.window))
+class Replayed(Moves):
+    """Parameters with a list of the entries that the way back does not lead to.
+
+    Args:
+        params: the parameters that move, by their number.
+        scratch: buffers for one piece, filled here; the same dictionary in the next step saves their allocation.
+    """
+
+    def __init__(self, params: dict[int, Tensor], scratch: dict[tuple, Tensor]) -> None:
+        super().__init__(params)
+        self._scratch = scratch
+        self._ways: dict[Place, _Way] = {}
+
+    def _centre(self, place: Place, here: Tensor) -> Tensor:
+        x = self._like(here, "x").copy_(here)
+        way = self._ways.get(place)
+        if way is not None:
+            _shift(x, way.piece, -way.amount, out=x)
+            x[way.places if isinstance(way.places, slice) else way.places.long()] = way.values
+        return x
+
+    def _leave(self, place: Place, x: Tensor, here: Tensor, piece: Piece, amount: float) -> None:
+        _shift(x, piece, amount, out=here)
+        lost = _differing(_shift(here, piece, -amount, out=self._like(here, "back")), x)
+        if 2 * len(lost) > len(x):
+            self._ways[place] = _Way(piece, amount, slice(None), x.clone())
+        else:
+            # int32 holds a place in a piece at half the memory.
+            self._ways[place] = _Way(piece, amount, lost.to(torch.int32), x[lost])
+
+    def _arrived(self, place: Place) -> None:
+        self._ways.pop(place, None)
+
+    def _like(self, x: Tensor, name: str) -> Tensor:
+        """A buffer for a piece. Fresh ones between the small lists that stay would leave the memory full of holes."""
+        key = (name, x.dtype, x.device)
+        if key not in self._scratch:
+            self._scratch[key] = torch.empty(PIECE, dtype=x.dtype, device=x.device)
+        return self._scratch[key][: len(x)]
 
 
-def _shift(x: Tensor, piece: Piece, amount: float, out: Tensor | None = None) -> Tensor:
+def _shift(x: Tensor, piece: Piece, amount: float, out: Tensor) -> Tensor:
     """x + amount * u, rounded to the dtype of x."""
-    out = torch.empty_like(x) if out is None else out
     return torch.add(x, piece.window, alpha=amount * piece.scale, out=out)
 
 
@@ -144,18 +165,3 @@ def _differing(a: Tensor, b: Tensor) -> Tensor:
     if a.device.type == "cpu":  # NumPy is three times as fast here
         return torch.from_numpy(np.flatnonzero(a.numpy() != b.numpy()))
     return torch.nonzero(a != b).view(-1)
-
-
-class _Flat:
-    """A parameter as a flat tensor in its logical order; one of another memory layout is written back at the end."""
-
-    def __init__(self, p: Tensor) -> None:
-        self._p = p
-        self._flat = p.view(-1) if p.is_contiguous() else p.contiguous().view(-1)
-
-    def __enter__(self) -> Tensor:
-        return self._flat
-
-    def __exit__(self, *_: object) -> None:
-        if not self._p.is_contiguous():
-            self._p.copy_(self._flat.view(self._p.shape))

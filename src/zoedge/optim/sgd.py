@@ -86,9 +86,12 @@ class ZOSGD(ZerothOrder):
             },
         )
 
-    def _apply(self, group: dict[str, Any], p: Tensor, at: slice, x: Tensor, g: Tensor, out: Tensor) -> None:
+    def _apply(
+        self, group: dict[str, Any], p: Tensor, at: slice, x: Tensor, g: Tensor, scale: float, out: Tensor
+    ) -> None:
         if group["momentum"]:
             # As in torch.optim.SGD, the first gradient is not dampened.
             dampening = group["dampening"] if self.state[p]["updates"] > 1 else 0.0
-            g = self._buffer(p, "momentum_buffer")[at].mul_(group["momentum"]).add_(g, alpha=1 - dampening)
-        torch.add(x, g, alpha=-float(group["lr"]), out=out)
+            m = self._buffer(p, "momentum_buffer")[at]
+            g, scale = m.mul_(group["momentum"]).add_(g, alpha=(1 - dampening) * scale), 1.0
+        torch.add(x, g, alpha=-float(group["lr"]) * scale, out=out)

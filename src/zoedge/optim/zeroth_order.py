@@ -11,10 +11,10 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from zoedge.optim.directions import PIECE, Direction
+from zoedge.optim.directions import PIECE, Direction, Piece
 from zoedge.optim.interrupts import Interrupts
 from zoedge.optim.loss import Closure, Loss
-from zoedge.optim.moves import Copied, Replayed, Update
+from zoedge.optim.moves import Copied, Moves, Replayed, Update
 from zoedge.optim.record import NonFiniteLossError, StepRecord
 from zoedge.optim.rounding import RoundingNoise, stochastic_round
 from zoedge.theory import Estimator, checks
@@ -55,7 +55,7 @@ class ZerothOrder(Optimizer):
         """Set what is not part of the state."""
         self._last: StepRecord | None = None
         self._last_finite_loss = math.nan
-        self._copies: dict[int, Tensor] = {}
+        self._buffers: dict[tuple, Tensor] = {}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
@@ -132,7 +132,7 @@ class ZerothOrder(Optimizer):
             raise TypeError(_NO_CLOSURE)
         shared = self._shared()
         params = self._moving()
-        moves = Copied(params, self._copies) if self._store(params) else Replayed(params)
+        moves = (Copied if self._store(params) else Replayed)(params, self._buffers)
         directions = [self.direction(query=query) for query in range(shared["queries"])]
         loss = Loss(closure, list(params.values()))
         with Interrupts() as interrupts:
@@ -155,7 +155,7 @@ class ZerothOrder(Optimizer):
     def _evaluate(
         self,
         shared: dict[str, Any],
-        moves: Copied | Replayed,
+        moves: Moves,
         directions: Sequence[Direction],
         loss: Loss,
         interrupts: Interrupts,
@@ -204,29 +204,23 @@ class ZerothOrder(Optimizer):
 
         def update(i: int, at: slice, x: Tensor, out: Tensor) -> None:
             p, group = params[i], groups[i]
-            work = torch.float64 if p.dtype == torch.float64 else torch.float32
-            sign = -1.0 if group["maximize"] else 1.0
-            g = torch.empty(len(x), dtype=work, device=x.device)
-            for query, (slope, direction) in enumerate(zip(slopes, directions, strict=True)):
-                piece = direction[i][at.start // PIECE]
-                weight = sign * slope * piece.scale / len(directions)
-                if query == 0:
-                    torch.mul(piece.window.to(work), weight, out=g)
-                else:
-                    g.add_(piece.window, alpha=weight)
-            exact = x.to(work)
+            g, scale = _estimate([direction[i][at.start // PIECE] for direction in directions], slopes, x)
+            scale = -scale if group["maximize"] else scale
+            exact = x.to(g.dtype)
             if group["weight_decay"]:
-                g.add_(exact, alpha=group["weight_decay"])
-            if p.dtype == work:
-                self._apply(group, p, at, exact, g, out)
+                g, scale = (scale * g).add_(exact, alpha=group["weight_decay"]), 1.0
+            if p.dtype == g.dtype:
+                self._apply(group, p, at, exact, g, scale, out)
             else:
                 new = torch.empty_like(exact)
-                self._apply(group, p, at, exact, g, new)
+                self._apply(group, p, at, exact, g, scale, new)
                 out.copy_(stochastic_round(new, p.dtype, rounding.generator(i, at)))
 
         return update
 
-    def _apply(self, group: dict[str, Any], p: Tensor, at: slice, x: Tensor, g: Tensor, out: Tensor) -> None:
+    def _apply(
+        self, group: dict[str, Any], p: Tensor, at: slice, x: Tensor, g: Tensor, scale: float, out: Tensor
+    ) -> None:
         """Write the new value of a piece of the parameter p into ``out``.
 
         Args:
@@ -234,7 +228,8 @@ class ZerothOrder(Optimizer):
             p: the parameter, key of ``self.state``.
             at: the piece, a slice of the flattened parameter.
             x: its exact value.
-            g: its estimated gradient, weight decay and sign included; may be overwritten.
+            g: scale * g is the estimated gradient, weight decay and sign included. Not to be overwritten.
+            scale: see ``g``; a factor here saves a pass over the memory.
             out: the new value.
         """
         raise NotImplementedError
@@ -285,3 +280,14 @@ class ZerothOrder(Optimizer):
     def _set_shared(self, name: str, value: int) -> None:
         for group in self.param_groups:
             group[name] = value
+
+
+def _estimate(pieces: Sequence[Piece], slopes: Sequence[float], x: Tensor) -> tuple[Tensor, float]:
+    """The average over queries of slope * u as scale * g, in float64 if x is, else in float32."""
+    work = torch.float64 if x.dtype == torch.float64 else torch.float32
+    if len(pieces) == 1:
+        return pieces[0].window.to(work), slopes[0] * pieces[0].scale
+    g = torch.zeros(len(x), dtype=work, device=x.device)
+    for piece, slope in zip(pieces, slopes, strict=True):
+        g.add_(piece.window, alpha=slope * piece.scale)
+    return g, 1 / len(pieces)
