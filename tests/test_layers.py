@@ -70,3 +70,10 @@ def test_an_upward_import_is_seen():
 def test_theory_loads_no_torch():
     code = "import sys, zoedge.theory; sys.exit('torch' in sys.modules or 'matplotlib' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0
+
+
+def test_layers_that_need_torch_load_on_first_use():
+    code = "import sys, zoedge; assert 'torch' not in sys.modules; zoedge.optim.ZOSGD; assert 'torch' in sys.modules"
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 0
+    with pytest.raises(AttributeError, match="no attribute 'optimizers'"):
+        _ = zoedge.optimizers  # pyright: ignore[reportAttributeAccessIssue]
