@@ -1,4 +1,4 @@
-"""Time of a zeroth-order step as a ratio to its two forward passes alone, and its memory beside inference.
+"""Time of a zeroth-order step as a ratio to its two forward passes, and its memory beside inference.
 
 python benchmarks/step.py            (with torchzero installed, that too: pip install -c constraints.txt torchzero)
 python benchmarks/step.py --models cnn mlp --rounds 5
@@ -109,33 +109,48 @@ def contenders(model: nn.Module, loss: Loss) -> dict[str, Callable[[], object]]:
     return found
 
 
-def seconds(function: Callable[[], object]) -> float:
-    start = time.perf_counter()
-    function()
-    return time.perf_counter() - start
+class Timed:
+    """A loss that adds up the time that its calls take."""
+
+    def __init__(self, loss: Loss) -> None:
+        self.loss = loss
+        self.reset()
+
+    def reset(self) -> None:
+        self.seconds, self.calls = 0.0, 0
+
+    def __call__(self) -> Tensor:
+        start = time.perf_counter()
+        value = self.loss()
+        value.item()
+        self.seconds += time.perf_counter() - start
+        self.calls += 1
+        return value
+
+    @property
+    def pair(self) -> float:
+        """Time of two calls."""
+        return 2 * self.seconds / self.calls
 
 
 def ratios(name: str, rounds: int) -> dict[str, float]:
+    """Time of a step over that of two of its own forward passes: both see the same machine, however it wanders."""
     torch.manual_seed(0)
-    model, loss = MODELS[name]()
-
-    @torch.no_grad()
-    def forward() -> None:
-        loss().item()
-        loss().item()
-
+    model, plain = MODELS[name]()
+    loss = Timed(plain)
     steps = contenders(model, loss)
-    for function in (forward, *steps.values()):
-        function()
     table: dict[str, list[float]] = {step: [] for step in steps}
     passes = []
-    for _ in range(rounds):
+    for turn in range(rounds + 1):
         for step, function in steps.items():
-            passes.append(seconds(forward))
-            table[step].append(seconds(function))
-    # On a shared machine disturbances only add time: the fastest round of each is the one to compare.
-    base = min(passes)
-    return {"forward passes, ms": 1e3 * base} | {step: min(times) / base for step, times in table.items()}
+            loss.reset()
+            start = time.perf_counter()
+            function()
+            if turn > 0:  # the first one warms up
+                table[step].append((time.perf_counter() - start) / loss.pair)
+                passes.append(loss.pair)
+    result = {step: statistics.median(values) for step, values in table.items()}
+    return {"two forward passes, ms": 1e3 * statistics.median(passes)} | result
 
 
 def peak_megabytes(name: str, kind: str) -> float:
@@ -174,7 +189,7 @@ def main() -> None:
         memory_of(*arguments.memory_of)
         return
     columns = {name: ratios(name, arguments.rounds) for name in arguments.models}
-    print(f"torch {torch.__version__}, {torch.get_num_threads()} threads, fastest of {arguments.rounds} rounds\n")
+    print(f"torch {torch.__version__}, {torch.get_num_threads()} threads, median of {arguments.rounds} rounds\n")
     print(f"| step | {' | '.join(columns)} |\n|---|{'---|' * len(columns)}")
     for row in next(iter(columns.values())):
         cells = [f"{column[row]:.0f}" if "ms" in row else f"{column[row]:.3f}" for column in columns.values()]
