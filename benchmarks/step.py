@@ -154,9 +154,9 @@ def ratios(name: str, rounds: int) -> dict[str, float]:
 
 
 def peak_megabytes(name: str, kind: str) -> float:
-    """Peak memory of a fresh process that does three evaluations or steps, in MB; median of five processes."""
+    """Peak memory of a fresh process that does three evaluations or steps, in MB; median of three processes."""
     command = [sys.executable, __file__, "--memory-of", name, kind]
-    runs = [subprocess.run(command, check=True, capture_output=True, text=True).stdout for _ in range(5)]
+    runs = [subprocess.run(command, check=True, capture_output=True, text=True).stdout for _ in range(3)]
     return statistics.median(map(float, runs))
 
 

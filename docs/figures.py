@@ -35,8 +35,13 @@ def almost_sure_figure() -> Figure:
         )
         axes.set_title("one eigenvalue" if rank == 1 else f"{rank} equal eigenvalues", fontsize=11)
         rates = np.array([run.lyapunov for run in single])
-        crossing = np.interp(0, rates, factors) if rates[-1] > 0 else np.inf
-        print(f"{rank} eigenvalues: single runs grow from {crossing:.2f} times the critical step size on")
+        growing = np.flatnonzero(rates > 0)
+        if len(growing):
+            around = slice(growing[0] - 1, growing[0] + 1)
+            crossing = np.interp(0, rates[around], factors[around])
+            print(f"{rank} equal eigenvalues: single runs grow from {crossing:.2f} of the critical step size on")
+        else:
+            print(f"{rank} equal eigenvalues: single runs decay up to {factors[-1]:.1f} of the critical step size")
     figure.axes[0].set_ylabel("growth rate per step")
     figure.supxlabel("step size / mean-square critical step size", fontsize=10)
     figure.legend(*figure.axes[0].get_legend_handles_labels(), loc="outside upper center", ncols=2, frameon=False)

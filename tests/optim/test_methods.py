@@ -144,9 +144,7 @@ def quadratic_run(H, method, lr, estimator, steps, seed) -> float:
     }
     if isinstance(method, ZOAdamMethod):
         opt = ZOAdam([x], lr=lr, betas=(method.beta1, 0.999), eps=1e-12, **shared)
-        opt.state[x].update(
-            updates=0, frozen_at=10**9, exp_avg_sq=torch.from_numpy(PRECONDITIONER) ** 2
-        )  # frozen from the start at the given P
+        opt.state[x]["preconditioner"] = torch.from_numpy(PRECONDITIONER)  # frozen from the start
     else:
         opt = ZOSGD([x], lr=lr, momentum=method.momentum, **shared)
     for _ in range(steps):

@@ -66,7 +66,7 @@ def test_update_sees_the_exact_value(make):
     moves.move(direction(), 1e-3)
     seen = {i: torch.empty(p.numel()) for i, p in params.items()}
 
-    def new(i, at, old, out):
+    def new(i, k, at, old, out):
         seen[i][at] = old
         out.fill_(5.0)
 

@@ -45,7 +45,7 @@ def test_an_exception_leaves_the_parameters(store, form, call, error):
         opt.step(closure)
     assert unchanged(model, before)
     assert opt.step_count == 0
-    assert not opt.state
+    assert not any(opt.state[p].get("updates") or opt.state[p]["momentum_buffer"].any() for p in model.parameters())
 
 
 @pytest.mark.parametrize("store", STORES)
@@ -92,7 +92,7 @@ def test_steps_in_another_thread():
 def test_an_ignored_interrupt_stays_ignored():
     previous = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
-        with Interrupts() as interrupts, interrupts.held():
+        with Interrupts():
             os.kill(os.getpid(), signal.SIGINT)
         assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
     finally:
@@ -212,3 +212,121 @@ def test_kinds_of_numbers(value):
     model, _ = model_and_weights()
     loss = ZOSGD(model.parameters(), lr=1e-2).step(lambda: value)
     assert (loss.item(), loss.ndim) == (2.0, 0)
+
+
+@pytest.mark.parametrize("store", STORES)
+def test_a_second_ctrl_c_waits_until_the_way_back_is_done(store, monkeypatch):
+    """The closure is interrupted; while the parameters go back another interrupt comes."""
+    from zoedge.optim import moves
+
+    cls = moves.Copied if store else moves.Replayed
+    original = cls.back
+
+    def interrupted(self):
+        os.kill(os.getpid(), signal.SIGINT)
+        original(self)
+
+    monkeypatch.setattr(cls, "back", interrupted)
+    model, before = model_and_weights()
+
+    def closure():
+        os.kill(os.getpid(), signal.SIGINT)
+        return model(torch.ones(2, 5)).sum()
+
+    with pytest.raises(KeyboardInterrupt):
+        ZOSGD(model.parameters(), lr=1e-2, store_direction=store).step(closure)
+    assert unchanged(model, before)
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+@pytest.mark.parametrize("store", STORES)
+@pytest.mark.parametrize("call", [1, 2, 3])
+def test_running_out_of_memory_in_a_move(store, call, monkeypatch):
+    from zoedge.optim import moves
+
+    model, before = model_and_weights()
+    transposed = nn.Parameter(torch.randn(600, 500).t())
+    old = transposed.detach().clone()
+    calls = []
+    name = "_differing" if not store else None
+    original = moves._differing if name else torch.empty_like
+
+    def failing(*arguments, **settings):
+        calls.append(None)
+        if len(calls) == call:
+            raise MemoryError("full")
+        return original(*arguments, **settings)
+
+    monkeypatch.setattr(moves if name else torch, name or "empty_like", failing)
+    opt = ZOSGD([transposed, *model.parameters()], lr=1e-2, store_direction=store)
+    with pytest.raises(MemoryError):
+        opt.step(lambda: model(torch.ones(2, 5)).sum())
+    assert unchanged(model, before)
+    assert torch.equal(transposed, old)
+
+
+@pytest.mark.parametrize("cls", [ZOSGD, ZOAdam])
+def test_finite_losses_with_a_slope_beyond_float32(cls):
+    model, before = model_and_weights()
+    opt = cls(model.parameters(), lr=1e-2)
+    opt.step(lambda: 1.0)
+    values = iter([1e20, -1e20])
+    with pytest.raises(NonFiniteLossError, match=r"loss is 1e.20"):
+        opt.step(lambda: next(values))
+    assert unchanged(model, before)
+    assert {opt.state[p]["updates"] for p in model.parameters()} == {1}
+
+
+def test_generators_are_put_back_after_an_exception():
+    p = nn.Parameter(torch.zeros(3))
+    torch.manual_seed(4)
+    before = torch.get_rng_state()
+
+    def closure():
+        torch.rand(5)
+        raise RuntimeError("stop")
+
+    with pytest.raises(RuntimeError, match="stop"):
+        ZOSGD([p], lr=1e-2).step(closure)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_zero_grad_in_the_closure_is_harmless():
+    p = nn.Parameter(torch.zeros(3))
+    p.grad = torch.ones(3)
+    opt = ZOSGD([p], lr=1e-2)
+
+    def closure():
+        opt.zero_grad()
+        return p.sum()
+
+    opt.step(closure)
+    assert opt.step_count == 1
+
+
+def test_a_closure_that_changes_a_parameter():
+    p = nn.Parameter(torch.ones(3))
+
+    def closure():
+        with torch.no_grad():
+            p.mul_(0.5)
+        return p.sum()
+
+    with pytest.raises(RuntimeError, match="changes a parameter"):
+        ZOSGD([p], lr=1e-2).step(closure)
+
+
+def test_parameters_that_share_memory():
+    a = nn.Parameter(torch.ones(4))
+    with pytest.raises(ValueError, match="share their memory"):
+        ZOSGD([a, nn.Parameter(a.data)], lr=0.0).step(lambda: 0.0)
+
+
+def test_inside_inference_mode():
+    model, before = model_and_weights()
+    opt = ZOSGD(model.parameters(), lr=1e-2, momentum=0.9)
+    with torch.inference_mode():
+        opt.step(lambda: model(torch.ones(2, 5)).sum())
+    opt.step(lambda: model(torch.ones(2, 5)).sum())
+    assert opt.step_count == 2
+    assert not unchanged(model, before)

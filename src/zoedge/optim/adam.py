@@ -52,15 +52,12 @@ class ZOAdam(ZerothOrder):
         on_nonfinite: Literal["raise", "skip"] = "raise",
         store_direction: bool | Literal["auto"] = "auto",
     ) -> None:
-        for name, beta in zip(("betas[0]", "betas[1]"), betas, strict=True):
-            checks.fraction(name, beta)
-        checks.positive("eps", eps)
         super().__init__(
             params,
             {
                 "lr": lr,
-                "betas": betas,
-                "eps": eps,
+                "betas": (checks.fraction("betas[0]", betas[0]), checks.fraction("betas[1]", betas[1])),
+                "eps": checks.positive("eps", eps),
                 "weight_decay": weight_decay,
                 "maximize": maximize,
                 "mu": mu,
@@ -68,39 +65,42 @@ class ZOAdam(ZerothOrder):
                 "directions": directions,
                 "form": form,
                 "seed": seed,
-                "probe_every": probe_every,
-                "on_nonfinite": on_nonfinite,
-                "store_direction": store_direction,
             },
+            {"probe_every": probe_every, "on_nonfinite": on_nonfinite, "store_direction": store_direction},
         )
 
     def freeze_preconditioner(self) -> None:
-        """Keep P as it is now from here on: Frozen ZO-Adam."""
-        for p in self._moving().values():
-            self.state[p]["frozen_at"] = self._updates_of(p)
+        """Keep P as it is now from here on: Frozen ZO-Adam. Parameters that are added later are not frozen."""
+        for p, P in zip(self._moving().values(), self.preconditioner(), strict=True):
+            self.state[p]["preconditioner"] = P
 
     def preconditioner(self) -> list[Tensor]:
         """P of every parameter that trains, as the last step used it: the diagonal, in the parameter's shape."""
         moving = self._moving()
-        groups = [group for group in self.param_groups for _ in group["params"]]
-        return [self._preconditioner(groups[i], p, slice(None)).view(p.shape) for i, p in moving.items()]
-
-    def _updates_of(self, p: Tensor) -> int:
-        if "updates" not in self.state[p]:
+        if any(not self.state[p].get("updates") for p in moving.values()):
             raise RuntimeError("there is no preconditioner before the first step: call step(closure) first")
-        return self.state[p].get("frozen_at", self.state[p]["updates"])
+        groups = [group for group in self.param_groups for _ in group["params"]]
+        return [
+            self._preconditioner(groups[i], p, slice(None), self.state[p]["updates"]).view(p.shape).clone()
+            for i, p in moving.items()
+        ]
 
-    def _preconditioner(self, group: dict[str, Any], p: Tensor, at: slice) -> Tensor:
+    def _preconditioner(self, group: dict[str, Any], p: Tensor, at: slice, t: int) -> Tensor:
+        if "preconditioner" in self.state[p]:
+            return self._buffer(p, "preconditioner")[at]
         beta1, beta2 = group["betas"]
-        t = self._updates_of(p)
         root = (self._buffer(p, "exp_avg_sq")[at] / (1 - beta2**t)).sqrt_()
         return root.add_(group["eps"]).mul_(1 - beta1**t)
+
+    def _state_names(self, group: dict[str, Any]) -> tuple[str, ...]:
+        return "exp_avg", "exp_avg_sq"
 
     def _apply(
         self, group: dict[str, Any], p: Tensor, at: slice, x: Tensor, g: Tensor, scale: float, out: Tensor
     ) -> None:
         beta1, beta2 = group["betas"]
         m = self._buffer(p, "exp_avg")[at].mul_(beta1).add_(g, alpha=(1 - beta1) * scale)
-        if "frozen_at" not in self.state[p]:
+        if "preconditioner" not in self.state[p]:
             self._buffer(p, "exp_avg_sq")[at].mul_(beta2).addcmul_(g, g, value=(1 - beta2) * scale**2)
-        torch.addcdiv(x, m, self._preconditioner(group, p, at), value=-float(group["lr"]), out=out)
+        P = self._preconditioner(group, p, at, self.state[p].get("updates", 0) + 1)
+        torch.addcdiv(x, m, P, value=-float(group["lr"]), out=out)

@@ -1,17 +1,18 @@
 """Search directions as a function of (seed, step, query), without a buffer of the size of the parameters.
 
 Drawing a normal number takes longer than everything else a step does to a parameter. Up to INDEPENDENT parameters
-each gets a number of its own. Beyond, a fresh pool of POOL numbers is drawn for every direction, and each piece of the
-parameters is a window of the pool at a random offset with a random sign:
+each gets a number of its own. Beyond, a fresh pool of POOL numbers and one of as many signs are drawn for every
+direction, and each piece of the parameters is the product of a window of either at a random offset:
 
-    u[piece] = sign * pool[offset : offset + len(piece)]
+    u[piece] = pool[a : a + len(piece)] * signs[b : b + len(piece)]
 
-Every entry is then exactly distributed as it should be, different entries are uncorrelated, and the fourth moment
-E[u u^T A u u^T], which is what stability depends on, differs from that of independent entries by a relative
-2 / POOL = 4e-6. Directions of different steps and queries are independent.
+Every entry is then exactly distributed as it should be and different entries are uncorrelated. Two pieces whose
+windows of the pool overlap share sizes, not signs, so that of all fourth moments only E[u_i^2 u_j^2] changes, by a
+relative 2 / POOL on average; E[u u^T A u u^T], on which stability depends, keeps its form. Directions of different
+steps and queries are independent.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -33,11 +34,21 @@ def pieces(size: int) -> list[slice]:
 
 
 class Piece(NamedTuple):
-    """Part of a direction: u[start : start + len(window)] = scale * window, in a parameter's flattened order."""
+    """Part of a direction: u = scale * window * signs, or scale * window, in a parameter's flattened order."""
 
-    start: int
     window: Tensor
+    signs: Tensor | None
     scale: float
+
+    def add_to(self, x: Tensor, amount: float, out: Tensor) -> Tensor:
+        """Write x + amount * u into ``out``, rounded to its dtype."""
+        if self.signs is None:
+            return torch.add(x, self.window, alpha=amount * self.scale, out=out)
+        return torch.addcmul(x, self.window, self.signs, value=amount * self.scale, out=out)
+
+    def unscaled(self) -> Tensor:
+        """u / scale; not to be written to."""
+        return self.window if self.signs is None else self.window * self.signs
 
 
 class Direction:
@@ -47,7 +58,7 @@ class Direction:
         kind: ``"gaussian"``, ``"sphere"`` (of radius sqrt(d), over all parameters together) or ``"rademacher"``.
         sizes: number of entries of every parameter; a frozen one counts, so that freezing leaves the others' noise.
         active: which parameters move.
-        key: (seed, step, query).
+        key: (seed, step, query), each below 2^32.
         device: where the parameters are.
     """
 
@@ -56,47 +67,51 @@ class Direction:
     ) -> None:
         self._random = np.random.Generator(np.random.SFC64(key))
         self._device = device
-        total = sum(sizes)
-        independent = total <= INDEPENDENT
-        length = total if independent else POOL
-        # The head is repeated behind the end, so that windows need not wrap around.
-        pool = torch.empty(length + (0 if independent else PIECE), device=device)
-        (self._signs if kind == "rademacher" else self._normals)(pool[:length])
-        pool[length:] = pool[: len(pool) - length]
-
-        slices = [pieces(size) for size in sizes]
-        lengths = [at.stop - at.start for row in slices for at in row]
-        if independent:
-            offsets = np.cumsum([0, *lengths[:-1]])
-            signs = np.ones(len(lengths))
-        else:
-            offsets = self._random.integers(0, length, len(lengths))
-            signs = self._random.choice((-1.0, 1.0), len(lengths))
-        windows = iter(zip(offsets.tolist(), lengths, signs.tolist(), strict=True))
-        self._pieces = [
-            [Piece(at.start, pool[offset : offset + n], sign) for at, (offset, n, sign) in zip(row, windows)]  # noqa: B905
-            for row in slices
-        ]
-
+        draw = self._draw_signs if kind == "rademacher" else self._draw_normals
+        self._pieces = self._independent(sizes, draw) if sum(sizes) <= INDEPENDENT else self._pooled(sizes, draw)
         if kind == "sphere":
-            moving = [piece.window for row, moves in zip(self._pieces, active, strict=True) if moves for piece in row]
-            square = sum(float(torch.linalg.vector_norm(w, dtype=torch.float64)) ** 2 for w in moving)
-            radius = (sum(size for size, moves in zip(sizes, active, strict=True) if moves) / square) ** 0.5
-            self._pieces = [[piece._replace(scale=piece.scale * radius) for piece in row] for row in self._pieces]
+            moving = [piece for row, moves in zip(self._pieces, active, strict=True) if moves for piece in row]
+            # Short sums in float32, a long one in float64.
+            square = sum(float(part.square().sum()) for piece in moving for part in piece.window.split(1 << 12))
+            radius = (sum(len(piece.window) for piece in moving) / square) ** 0.5 if square else 1.0
+            self._pieces = [[piece._replace(scale=radius) for piece in row] for row in self._pieces]
+
+    def _independent(self, sizes: Sequence[int], draw: Callable[[Tensor], None]) -> list[list[Piece]]:
+        rows = torch.empty(sum(sizes), device=self._device).split(list(sizes))
+        for row in rows:
+            draw(row)
+        return [[Piece(row[at], None, 1.0) for at in pieces(len(row))] for row in rows]
+
+    def _pooled(self, sizes: Sequence[int], draw: Callable[[Tensor], None]) -> list[list[Piece]]:
+        # The head is repeated behind the end, so that windows need not wrap around.
+        pool, signs = (torch.empty(POOL + PIECE, device=self._device) for _ in range(2))
+        draw(pool[:POOL])
+        self._draw_signs(signs[:POOL])
+        for numbers in (pool, signs):
+            numbers[POOL:] = numbers[:PIECE]
+        found = []
+        for size in sizes:
+            slices = pieces(size)
+            offsets = self._random.integers(0, POOL, (len(slices), 2)).tolist()
+            lengths = [at.stop - at.start for at in slices]
+            found.append(
+                [Piece(pool[a : a + n], signs[b : b + n], 1.0) for n, (a, b) in zip(lengths, offsets, strict=True)]
+            )
+        return found
 
     def __getitem__(self, parameter: int) -> list[Piece]:
         return self._pieces[parameter]
 
     def dense(self, parameter: int) -> Tensor:
         """The direction's part of one parameter as a flat float64 tensor."""
-        parts = [piece.window.double() * piece.scale for piece in self[parameter]]
+        parts = [piece.unscaled().double() * piece.scale for piece in self[parameter]]
         return torch.cat(parts) if parts else torch.empty(0, dtype=torch.float64, device=self._device)
 
-    def _normals(self, out: Tensor) -> None:
+    def _draw_normals(self, out: Tensor) -> None:
         for block, generator in self._blocks(out):
             block.normal_(generator=generator)
 
-    def _signs(self, out: Tensor) -> None:
+    def _draw_signs(self, out: Tensor) -> None:
         rows = torch.from_numpy(_SIGNS).to(self._device)
         for block, generator in self._blocks(out):
             count = -(-len(block) // 8)

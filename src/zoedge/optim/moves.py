@@ -11,6 +11,7 @@ rounded to the parameter's dtype.
 """
 
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import NamedTuple
 
 import numpy as np
@@ -19,8 +20,8 @@ from torch import Tensor
 
 from zoedge.optim.directions import PIECE, Direction, Piece, pieces
 
-# new(number of the parameter, slice of the piece, its x, out): writes the new value of the piece into out.
-Update = Callable[[int, slice, Tensor, Tensor], object]
+# new(number of the parameter, number and slice of the piece, its x, out): writes the new value into out.
+Update = Callable[[int, int, slice, Tensor, Tensor], object]
 # Number of a parameter and of a piece of it.
 Place = tuple[int, int]
 
@@ -37,29 +38,23 @@ class Moves:
 
     def move(self, direction: Direction, amount: float) -> None:
         """Go to x + amount * u, from wherever the parameters are."""
-        for place, _, here in self._pieces():
-            piece = direction[place[0]][place[1]]
-            self._leave(place, self._centre(place, here), here, piece, amount)
+        for i, p in self._params.items():
+            with _flat(p) as flat:
+                for k, at in enumerate(pieces(len(flat))):
+                    here = flat[at]
+                    self._leave((i, k), self._centre((i, k), here), here, direction[i][k], amount)
 
     def back(self) -> None:
         """Go back to x."""
-        self.update(lambda i, at, x, out: out.copy_(x))
+        self.update(lambda i, k, at, x, out: out.copy_(x))
 
     def update(self, new: Update) -> None:
         """Set every piece to what ``new`` makes of x."""
-        for place, at, here in self._pieces():
-            new(place[0], at, self._centre(place, here), here)
-            self._arrived(place)
-
-    def _pieces(self) -> Iterator[tuple[Place, slice, Tensor]]:
-        """Every piece: its place, its slice, and its entries as they are now, to be changed in place."""
         for i, p in self._params.items():
-            # In its logical order; a parameter of another memory layout is written back afterwards.
-            flat = p.view(-1) if p.is_contiguous() else p.contiguous().view(-1)
-            for k, at in enumerate(pieces(len(flat))):
-                yield (i, k), at, flat[at]
-            if not p.is_contiguous():
-                p.copy_(flat.view(p.shape))
+            with _flat(p) as flat:
+                for k, at in enumerate(pieces(len(flat))):
+                    new(i, k, at, self._centre((i, k), flat[at]), flat[at])
+                    self._arrived((i, k))
 
     def _centre(self, place: Place, here: Tensor) -> Tensor:
         """The exact x of a piece whose entries are ``here`` now."""
@@ -97,7 +92,7 @@ class Copied(Moves):
                 copy = self._copies[place] = torch.empty_like(x)
             x = copy.copy_(x)
             self._saved.add(place)
-        _shift(x, piece, amount, out=here)
+        piece.add_to(x, amount, out=here)
 
     def _arrived(self, place: Place) -> None:
         self._saved.discard(place)
@@ -129,18 +124,23 @@ class Replayed(Moves):
         x = self._like(here, "x").copy_(here)
         way = self._ways.get(place)
         if way is not None:
-            _shift(x, way.piece, -way.amount, out=x)
+            way.piece.add_to(x, -way.amount, out=x)
             x[way.places if isinstance(way.places, slice) else way.places.long()] = way.values
         return x
 
     def _leave(self, place: Place, x: Tensor, here: Tensor, piece: Piece, amount: float) -> None:
-        _shift(x, piece, amount, out=here)
-        lost = _differing(_shift(here, piece, -amount, out=self._like(here, "back")), x)
-        if 2 * len(lost) > len(x):
-            self._ways[place] = _Way(piece, amount, slice(None), x.clone())
-        else:
-            # int32 holds a place in a piece at half the memory.
-            self._ways[place] = _Way(piece, amount, lost.to(torch.int32), x[lost])
+        try:
+            piece.add_to(x, amount, out=here)
+            lost = _differing(piece.add_to(here, -amount, out=self._like(here, "back")), x)
+            if len(lost) * (4 + x.element_size()) > x.nbytes:
+                self._ways[place] = _Way(piece, amount, slice(None), x.clone())
+            else:
+                # int32 holds a place in a piece at half the memory.
+                self._ways[place] = _Way(piece, amount, lost.to(torch.int32), x[lost])
+        except BaseException:  # out of memory, most likely: x is still at hand
+            here.copy_(x)
+            self._ways.pop(place, None)
+            raise
 
     def _arrived(self, place: Place) -> None:
         self._ways.pop(place, None)
@@ -153,9 +153,17 @@ class Replayed(Moves):
         return self._scratch[key][: len(x)]
 
 
-def _shift(x: Tensor, piece: Piece, amount: float, out: Tensor) -> Tensor:
-    """x + amount * u, rounded to the dtype of x."""
-    return torch.add(x, piece.window, alpha=amount * piece.scale, out=out)
+@contextmanager
+def _flat(p: Tensor) -> Iterator[Tensor]:
+    """A parameter as a flat tensor in its logical order; one of another memory layout is written back at the end."""
+    if p.is_contiguous():
+        yield p.view(-1)
+        return
+    flat = p.contiguous().view(-1)
+    try:
+        yield flat
+    finally:
+        p.copy_(flat.view(p.shape))
 
 
 def _differing(a: Tensor, b: Tensor) -> Tensor:

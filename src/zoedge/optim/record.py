@@ -32,7 +32,9 @@ class StepRecord:
 
     @property
     def loss(self) -> float:
-        """The loss of the step: f(x) if it was evaluated, else the mean over the pairs."""
+        """The loss of the step: f(x) if it was evaluated, else the mean over the pairs; NaN if it was skipped."""
+        if self.skipped:
+            return math.nan
         if not math.isnan(self.centre):
             return self.centre
         return (sum(self.plus) + sum(self.minus)) / (2 * len(self.plus))

@@ -4,8 +4,6 @@ At lr * g = 1e-5 most bfloat16 weights do not change at all under rounding to ne
 probability of the lost part keeps the mean of the update.
 """
 
-from collections.abc import Sequence
-
 import numpy as np
 import torch
 from torch import Tensor
@@ -14,6 +12,8 @@ from torch import Tensor
 _DROPPED = {torch.bfloat16: 16, torch.float16: 13}
 _SMALLEST_NORMAL = 2.0**-14
 _SUBNORMAL_GRID = 2.0**24
+# Sets rounding apart from search directions, whose keys are (seed, step, query).
+_STREAM = (1 << 32) - 1
 
 
 def stochastic_round(x: Tensor, dtype: torch.dtype, generator: torch.Generator) -> Tensor:
@@ -30,21 +30,7 @@ def stochastic_round(x: Tensor, dtype: torch.dtype, generator: torch.Generator) 
     return rounded.to(dtype)
 
 
-class RoundingNoise:
-    """Generators for the pieces of a step, functions of (seed, step, number of the parameter, piece).
-
-    Args:
-        key: (seed, step).
-        params: all parameters.
-    """
-
-    # Sets rounding apart from search directions, whose keys are (seed, step, query).
-    _STREAM = 1 << 31
-
-    def __init__(self, key: tuple[int, int], params: Sequence[Tensor]) -> None:
-        self._key, self._params = key, params
-
-    def generator(self, parameter: int, at: slice) -> torch.Generator:
-        """The generator of the piece ``at`` of a parameter."""
-        words = np.random.SeedSequence((*self._key, self._STREAM, parameter, at.start)).generate_state(1)
-        return torch.Generator(self._params[parameter].device).manual_seed(int(words[0]))
+def rounding_generator(seed: int, step: int, place: tuple[int, int], device: torch.device) -> torch.Generator:
+    """The generator for a piece of a step, a function of (seed, step, number of the parameter, number of the piece)."""
+    words = np.random.SeedSequence((seed, step, _STREAM, *place)).generate_state(1)
+    return torch.Generator(device).manual_seed(int(words[0]))

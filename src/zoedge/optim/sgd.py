@@ -65,14 +65,12 @@ class ZOSGD(ZerothOrder):
         on_nonfinite: Literal["raise", "skip"] = "raise",
         store_direction: bool | Literal["auto"] = "auto",
     ) -> None:
-        checks.fraction("momentum", momentum)
-        checks.number("dampening", dampening)
         super().__init__(
             params,
             {
                 "lr": lr,
-                "momentum": momentum,
-                "dampening": dampening,
+                "momentum": checks.fraction("momentum", momentum),
+                "dampening": checks.number("dampening", dampening),
                 "weight_decay": weight_decay,
                 "maximize": maximize,
                 "mu": mu,
@@ -80,18 +78,21 @@ class ZOSGD(ZerothOrder):
                 "directions": directions,
                 "form": form,
                 "seed": seed,
-                "probe_every": probe_every,
-                "on_nonfinite": on_nonfinite,
-                "store_direction": store_direction,
             },
+            {"probe_every": probe_every, "on_nonfinite": on_nonfinite, "store_direction": store_direction},
         )
+
+    def _state_names(self, group: dict[str, Any]) -> tuple[str, ...]:
+        return ("momentum_buffer",) if group["momentum"] else ()
 
     def _apply(
         self, group: dict[str, Any], p: Tensor, at: slice, x: Tensor, g: Tensor, scale: float, out: Tensor
     ) -> None:
         if group["momentum"]:
             # As in torch.optim.SGD, the first gradient is not dampened.
-            dampening = group["dampening"] if self.state[p]["updates"] > 1 else 0.0
+            state = self.state[p]
+            first = state.get("updates", 0) == state["momentum_buffer_since"]
+            dampening = 0.0 if first else group["dampening"]
             m = self._buffer(p, "momentum_buffer")[at]
             g, scale = m.mul_(group["momentum"]).add_(g, alpha=(1 - dampening) * scale), 1.0
         torch.add(x, g, alpha=-float(group["lr"]) * scale, out=out)

@@ -11,21 +11,20 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from zoedge.optim.directions import PIECE, Direction, Piece
+from zoedge.optim.directions import Direction, Piece
 from zoedge.optim.interrupts import Interrupts
 from zoedge.optim.loss import Closure, Loss
 from zoedge.optim.moves import Copied, Moves, Replayed, Update
 from zoedge.optim.record import NonFiniteLossError, StepRecord
-from zoedge.optim.rounding import RoundingNoise, stochastic_round
+from zoedge.optim.rounding import rounding_generator, stochastic_round
 from zoedge.theory import Estimator, checks
 
 # "auto" keeps a copy of the parameters up to this many bytes.
 _COPY_LIMIT = 1 << 30
 # One loss difference serves all parameters, so these cannot differ between groups.
-_SHARED = (
-    "mu", "queries", "directions", "form", "seed", "step", "skipped",
-    "probe_every", "on_nonfinite", "store_direction",
-)  # fmt: skip
+_SHARED = ("mu", "queries", "directions", "form", "seed", "step", "skipped")
+# A projected gradient beyond this overflows float32 when it is squared.
+_LARGEST_SLOPE = 1e18
 
 _NO_CLOSURE = (
     "step() needs a closure that returns the loss, because a zeroth-order step evaluates it several times:\n"
@@ -38,17 +37,35 @@ _NO_CLOSURE = (
 class ZerothOrder(Optimizer):
     """Base of the zeroth-order optimizers."""
 
-    def __init__(self, params: Iterable[Any], defaults: dict[str, Any]) -> None:
-        lr = defaults["lr"]
-        if not (isinstance(lr, float | int) and math.isfinite(lr) and lr >= 0):
-            raise ValueError(f"lr must be a finite number, not negative, got {lr!r}")
+    def __init__(self, params: Iterable[Any], defaults: dict[str, Any], policy: dict[str, Any]) -> None:
+        """Check and store the settings.
+
+        Args:
+            params: parameters or groups.
+            defaults: settings of a group, saved in checkpoints.
+            policy: probe_every, on_nonfinite, store_direction: how this process runs, not saved in checkpoints.
+        """
         Estimator(defaults["form"], defaults["directions"], defaults["queries"], defaults["mu"])
-        checks.count("seed", defaults["seed"], at_least=0)
-        checks.count("probe_every", defaults["probe_every"], at_least=0)
-        checks.choice("on_nonfinite", defaults["on_nonfinite"], ("raise", "skip"))
-        if defaults["store_direction"] not in (True, False, "auto"):
-            raise ValueError(f"store_direction must be True, False or 'auto', got {defaults['store_direction']!r}")
-        super().__init__(params, {**defaults, "step": 0, "skipped": 0})
+        checks.count("probe_every", policy["probe_every"], at_least=0)
+        checks.choice("on_nonfinite", policy["on_nonfinite"], ("raise", "skip"))
+        if policy["store_direction"] not in (True, False, "auto"):
+            raise ValueError(f"store_direction must be True, False or 'auto', got {policy['store_direction']!r}")
+        lr = defaults["lr"]
+        if checks.number("lr", lr) < 0:
+            raise ValueError(f"lr must not be negative, got {lr}")
+        seed = checks.count("seed", defaults["seed"], at_least=0)
+        if seed >= 1 << 32:
+            raise ValueError(f"seed must be below 2^32, got {seed}")
+        # Plain numbers, so that checkpoints load with weights_only=True.
+        checked = {
+            "lr": lr if isinstance(lr, Tensor) else float(lr),
+            "weight_decay": checks.number("weight_decay", defaults["weight_decay"]),
+            "mu": float(defaults["mu"]),
+            "queries": int(defaults["queries"]),
+            "seed": seed,
+        }
+        self._policy = policy
+        super().__init__(params, {**defaults, **checked, "step": 0, "skipped": 0})
         self._start()
 
     def _start(self) -> None:
@@ -56,6 +73,9 @@ class ZerothOrder(Optimizer):
         self._last: StepRecord | None = None
         self._last_finite_loss = math.nan
         self._buffers: dict[tuple, Tensor] = {}
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**super().__getstate__(), "_policy": self._policy}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
@@ -87,27 +107,43 @@ class ZerothOrder(Optimizer):
         return self._shared()["skipped"]
 
     def _shared(self) -> dict[str, Any]:
+        """Group 0, with the settings that all groups share, after a check of all groups."""
         first, *others = self.param_groups
+        for group in self.param_groups:
+            if checks.number("lr", group["lr"]) < 0 or checks.number("weight_decay", group["weight_decay"]) < 0:
+                raise ValueError(
+                    f"lr and weight_decay must not be negative, got {group['lr']} and {group['weight_decay']}"
+                )
         for name in _SHARED:
             for number, group in enumerate(others, start=1):
-                if group[name] != first[name]:
-                    raise ValueError(
-                        f"{name} is {first[name]!r} in parameter group 0 and {group[name]!r} in group {number}, but "
-                        "one loss difference serves all groups: set it in the optimizer, not in a group"
-                    )
+                _same(name, first[name], group[name], number)
         return first
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add parameters with settings of their own; those of the estimator are shared by all groups."""
         if self.param_groups:
-            for name in ("step", "skipped"):
-                param_group.setdefault(name, self.param_groups[0][name])
+            for name in _SHARED:
+                given = param_group.setdefault(name, self.param_groups[0][name])
+                _same(name, self.param_groups[0][name], given, len(self.param_groups))
         super().add_param_group(param_group)
-        self._shared()
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Load a state; buffers keep their own dtype (PyTorch's would round float32 averages of 16-bit parameters)."""
-        super().load_state_dict(state_dict)
+        for group in state_dict["param_groups"]:
+            missing = sorted(self.defaults.keys() - group.keys())
+            if missing:
+                raise ValueError(f"this is no state of {type(self).__name__}: it lacks {', '.join(missing)}")
+        final: list[dict[str, Any]] = []
+        # The last of the hooks before sees what is really loaded, the first of those after puts the dtypes right.
+        before = self.register_load_state_dict_pre_hook(lambda _, state: final.append(state))
+        after = self.register_load_state_dict_post_hook(lambda _: self._restore_buffers(final[0]), prepend=True)
+        try:
+            super().load_state_dict(state_dict)
+        finally:
+            before.remove()
+            after.remove()
+
+    def _restore_buffers(self, state_dict: dict[str, Any]) -> None:
         saved = [index for group in state_dict["param_groups"] for index in group["params"]]
         for index, p in zip(saved, self._parameters(), strict=True):
             for name, value in state_dict["state"].get(index, {}).items():
@@ -116,6 +152,7 @@ class ZerothOrder(Optimizer):
 
     # ------------------------------------------------------------------ the step
 
+    @torch.inference_mode(mode=False)  # buffers made inside inference_mode could never be written to again
     @torch.no_grad()
     def step(self, closure: Closure | None = None) -> Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]
         """Take a step.
@@ -128,54 +165,52 @@ class ZerothOrder(Optimizer):
         Returns:
             The loss, a 0-dimensional tensor: f(x) where the step evaluated it, else the mean of its evaluations.
         """
-        if closure is None:
+        if not callable(closure):
             raise TypeError(_NO_CLOSURE)
-        shared = self._shared()
-        params = self._moving()
+        shared, params = self._shared(), self._moving()
         moves = (Copied if self._store(params) else Replayed)(params, self._buffers)
-        directions = [self.direction(query=query) for query in range(shared["queries"])]
-        loss = Loss(closure, list(params.values()))
+        directions = [self._direction(params, shared["step"], query) for query in range(shared["queries"])]
+        self._allocate_state(params)
         with Interrupts() as interrupts:
+            loss = Loss(closure, list(params.values()), interrupts)
             try:
-                record = self._evaluate(shared, moves, directions, loss, interrupts)
-                with interrupts.held():
-                    if record.skipped:
-                        moves.back()
-                        self._set_shared("skipped", shared["skipped"] + 1)
-                    else:
-                        moves.update(self._updates(record.slopes, directions))
-                    self._set_shared("step", shared["step"] + 1)
-                    self._last = record
-            except BaseException:
-                with interrupts.held():
+                record = self._evaluate(shared, moves, directions, loss)
+                if record.skipped:
                     moves.back()
+                    self._set_shared("skipped", shared["skipped"] + 1)
+                else:
+                    moves.update(self._updates(shared, record.slopes, directions))
+                    for p in params.values():
+                        self.state[p]["updates"] = self.state[p].get("updates", 0) + 1
+                self._set_shared("step", shared["step"] + 1)
+                self._last = record
+            except BaseException:
+                moves.back()
+                loss.restore_generators()
                 raise
         return torch.tensor(record.loss, dtype=torch.float64)
 
     def _evaluate(
-        self,
-        shared: dict[str, Any],
-        moves: Moves,
-        directions: Sequence[Direction],
-        loss: Loss,
-        interrupts: Interrupts,
+        self, shared: dict[str, Any], moves: Moves, directions: Sequence[Direction], loss: Loss
     ) -> StepRecord:
         mu, forward = shared["mu"], shared["form"] == "forward"
-        probe = shared["probe_every"] > 0 and shared["step"] % shared["probe_every"] == 0
+        every = self._policy["probe_every"]
+        probe = every > 0 and shared["step"] % every == 0
         nan = math.nan
         centre = loss() if forward or probe else nan
         plus, minus = [], []
         for direction in directions:
-            with interrupts.held():
-                moves.move(direction, mu)
+            moves.move(direction, mu)
             plus.append(loss())
             if not forward or probe:
-                with interrupts.held():
-                    moves.move(direction, -mu)
+                moves.move(direction, -mu)
                 minus.append(loss())
             else:
                 minus.append(nan)
         pairs = list(zip(plus, minus, strict=True))
+        slopes = tuple((p - centre) / mu if forward else (p - m) / (2 * mu) for p, m in pairs)
+        if loss.nonfinite is None and max(map(abs, slopes)) > _LARGEST_SLOPE:
+            loss.nonfinite = max(plus + minus, key=abs)
         record = StepRecord(
             step=shared["step"],
             lr=tuple(float(group["lr"]) for group in self.param_groups),
@@ -183,28 +218,24 @@ class ZerothOrder(Optimizer):
             plus=tuple(plus),
             minus=tuple(minus),
             centre=centre,
-            slopes=tuple((p - centre) / mu if forward else (p - m) / (2 * mu) for p, m in pairs),
+            slopes=slopes,
             curvatures=tuple((p - 2 * centre + m) / mu**2 if probe else nan for p, m in pairs),
             skipped=loss.nonfinite is not None,
         )
         if loss.nonfinite is None:
             self._last_finite_loss = record.loss
-        elif shared["on_nonfinite"] == "raise":
+        elif self._policy["on_nonfinite"] == "raise":
             raise NonFiniteLossError(record.step, record.lr, loss.nonfinite, self._last_finite_loss)
         return record
 
-    def _updates(self, slopes: Sequence[float], directions: Sequence[Direction]) -> Update:
+    def _updates(self, shared: dict[str, Any], slopes: Sequence[float], directions: Sequence[Direction]) -> Update:
         """What turns a piece of x into its new value."""
         params = self._parameters()
         groups = [group for group in self.param_groups for _ in group["params"]]
-        shared = self._shared()
-        rounding = RoundingNoise((shared["seed"], shared["step"]), params)
-        for p in self._moving().values():
-            self.state[p]["updates"] = self.state[p].get("updates", 0) + 1
 
-        def update(i: int, at: slice, x: Tensor, out: Tensor) -> None:
+        def update(i: int, k: int, at: slice, x: Tensor, out: Tensor) -> None:
             p, group = params[i], groups[i]
-            g, scale = _estimate([direction[i][at.start // PIECE] for direction in directions], slopes, x)
+            g, scale = _estimate([direction[i][k] for direction in directions], slopes, x)
             scale = -scale if group["maximize"] else scale
             exact = x.to(g.dtype)
             if group["weight_decay"]:
@@ -214,9 +245,14 @@ class ZerothOrder(Optimizer):
             else:
                 new = torch.empty_like(exact)
                 self._apply(group, p, at, exact, g, scale, new)
-                out.copy_(stochastic_round(new, p.dtype, rounding.generator(i, at)))
+                generator = rounding_generator(shared["seed"], shared["step"], (i, k), p.device)
+                out.copy_(stochastic_round(new, p.dtype, generator))
 
         return update
+
+    def _state_names(self, group: dict[str, Any]) -> tuple[str, ...]:
+        """The buffers that a parameter of this group needs."""
+        raise NotImplementedError
 
     def _apply(
         self, group: dict[str, Any], p: Tensor, at: slice, x: Tensor, g: Tensor, scale: float, out: Tensor
@@ -235,24 +271,36 @@ class ZerothOrder(Optimizer):
         raise NotImplementedError
 
     def _buffer(self, p: Tensor, name: str) -> Tensor:
-        """A state of the shape of p as a flat tensor, zero at first; float32, or float64 for float64 parameters."""
-        state = self.state[p]
-        if name not in state:
+        """A buffer of the state as a flat tensor."""
+        return self.state[p][name].view(-1)
+
+    def _allocate_state(self, params: dict[int, Tensor]) -> None:
+        """Before anything moves, so that running out of memory leaves no half-done step.
+
+        Buffers are zero at first, in float32, or float64 for float64 parameters.
+        """
+        groups = [group for group in self.param_groups for _ in group["params"]]
+        for i, p in params.items():
             dtype = torch.float64 if p.dtype == torch.float64 else torch.float32
-            state[name] = torch.zeros(p.shape, dtype=dtype, device=p.device)
-        return state[name].view(-1)
+            for name in self._state_names(groups[i]):
+                if name not in self.state[p]:
+                    self.state[p][name] = torch.zeros(p.shape, dtype=dtype, device=p.device)
+                    self.state[p][f"{name}_since"] = self.state[p].get("updates", 0)
 
     # ------------------------------------------------------------------ parameters and directions
 
     def direction(self, step: int | None = None, query: int = 0) -> Direction:
         """The direction u of a step (by default the coming one) and query, over all parameters in their order."""
-        shared, params = self._shared(), self._parameters()
+        return self._direction(self._moving(), self.step_count if step is None else step, query)
+
+    def _direction(self, moving: dict[int, Tensor], step: int, query: int) -> Direction:
+        params, first = self._parameters(), self.param_groups[0]
         return Direction(
-            shared["directions"],
+            first["directions"],
             [p.numel() for p in params],
-            [p.requires_grad for p in params],
-            (shared["seed"], shared["step"] if step is None else step, query),
-            next(iter(self._moving().values())).device,
+            [i in moving for i in range(len(params))],
+            (first["seed"], step, query),
+            next(iter(moving.values())).device,
         )
 
     def _parameters(self) -> list[Tensor]:
@@ -264,15 +312,24 @@ class ZerothOrder(Optimizer):
         if not moving:
             raise ValueError("no parameter requires grad, so there is nothing to train: frozen parameters do not move")
         for p in moving.values():
-            if not p.is_floating_point():
-                raise TypeError(f"parameters must be real floating-point numbers, got {p.dtype}")
+            if (
+                p.dtype not in (torch.float64, torch.float32, torch.bfloat16, torch.float16)
+                or p.layout != torch.strided
+            ):
+                raise TypeError(
+                    "parameters must be dense and float64, float32, bfloat16 or float16, floating-point; "
+                    f"got {p.layout}, {p.dtype}"
+                )
         devices = {p.device for p in moving.values()}
         if len(devices) > 1:
             raise ValueError(f"parameters must be on one device, these are on {', '.join(sorted(map(str, devices)))}")
+        places = [p.data_ptr() for p in moving.values() if p.numel()]
+        if len(set(places)) < len(places):
+            raise ValueError("two parameters share their memory: tie weights by sharing the Parameter, not its data")
         return moving
 
     def _store(self, params: dict[int, Tensor]) -> bool:
-        store = self._shared()["store_direction"]
+        store = self._policy["store_direction"]
         if store == "auto":
             return sum(p.numel() * p.element_size() for p in params.values()) <= _COPY_LIMIT
         return store
@@ -286,8 +343,16 @@ def _estimate(pieces: Sequence[Piece], slopes: Sequence[float], x: Tensor) -> tu
     """The average over queries of slope * u as scale * g, in float64 if x is, else in float32."""
     work = torch.float64 if x.dtype == torch.float64 else torch.float32
     if len(pieces) == 1:
-        return pieces[0].window.to(work), slopes[0] * pieces[0].scale
+        return pieces[0].unscaled().to(work), slopes[0] * pieces[0].scale
     g = torch.zeros(len(x), dtype=work, device=x.device)
     for piece, slope in zip(pieces, slopes, strict=True):
-        g.add_(piece.window, alpha=slope * piece.scale)
+        piece.add_to(g, slope, out=g)
     return g, 1 / len(pieces)
+
+
+def _same(name: str, first: Any, other: Any, number: int) -> None:
+    if other != first:
+        raise ValueError(
+            f"{name} is {first!r} in parameter group 0 and {other!r} in group {number}, but one loss difference serves "
+            "all groups: set it in the optimizer, not in a group"
+        )
