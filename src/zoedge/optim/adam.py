@@ -6,6 +6,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from zoedge.optim.directions import Piece
 from zoedge.optim.zeroth_order import ZerothOrder
 from zoedge.theory import checks
 from zoedge.theory.estimator import Directions, Form
@@ -95,12 +96,11 @@ class ZOAdam(ZerothOrder):
     def _state_names(self, group: dict[str, Any]) -> tuple[str, ...]:
         return "exp_avg", "exp_avg_sq"
 
-    def _apply(
-        self, group: dict[str, Any], p: Tensor, at: slice, x: Tensor, g: Tensor, scale: float, out: Tensor
-    ) -> None:
+    def _apply(self, group: dict[str, Any], p: Tensor, at: slice, x: Tensor, g: Piece, out: Tensor) -> None:
         beta1, beta2 = group["betas"]
-        m = self._buffer(p, "exp_avg")[at].mul_(beta1).add_(g, alpha=(1 - beta1) * scale)
+        m = self._buffer(p, "exp_avg")[at].mul_(beta1)
+        g.add_to(m, 1 - beta1, out=m)
         if "preconditioner" not in self.state[p]:
-            self._buffer(p, "exp_avg_sq")[at].mul_(beta2).addcmul_(g, g, value=(1 - beta2) * scale**2)
+            g.add_square_to(self._buffer(p, "exp_avg_sq")[at].mul_(beta2), 1 - beta2)
         P = self._preconditioner(group, p, at, self.state[p].get("updates", 0) + 1)
         torch.addcdiv(x, m, P, value=-float(group["lr"]), out=out)

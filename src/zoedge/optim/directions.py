@@ -46,9 +46,14 @@ class Piece(NamedTuple):
             return torch.add(x, self.window, alpha=amount * self.scale, out=out)
         return torch.addcmul(x, self.window, self.signs, value=amount * self.scale, out=out)
 
-    def unscaled(self) -> Tensor:
-        """u / scale; not to be written to."""
-        return self.window if self.signs is None else self.window * self.signs
+    def add_square_to(self, x: Tensor, amount: float) -> None:
+        """x += amount * u^2, in which signs do not matter."""
+        x.addcmul_(self.window, self.window, value=amount * self.scale**2)
+
+    def dense(self) -> Tensor:
+        """u in float64."""
+        signs = 1.0 if self.signs is None else self.signs
+        return self.window.double() * self.scale * signs
 
 
 class Direction:
@@ -104,7 +109,7 @@ class Direction:
 
     def dense(self, parameter: int) -> Tensor:
         """The direction's part of one parameter as a flat float64 tensor."""
-        parts = [piece.unscaled().double() * piece.scale for piece in self[parameter]]
+        parts = [piece.dense() for piece in self[parameter]]
         return torch.cat(parts) if parts else torch.empty(0, dtype=torch.float64, device=self._device)
 
     def _draw_normals(self, out: Tensor) -> None:

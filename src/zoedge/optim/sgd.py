@@ -6,6 +6,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from zoedge.optim.directions import Piece
 from zoedge.optim.zeroth_order import ZerothOrder
 from zoedge.theory import checks
 from zoedge.theory.estimator import Directions, Form
@@ -85,14 +86,13 @@ class ZOSGD(ZerothOrder):
     def _state_names(self, group: dict[str, Any]) -> tuple[str, ...]:
         return ("momentum_buffer",) if group["momentum"] else ()
 
-    def _apply(
-        self, group: dict[str, Any], p: Tensor, at: slice, x: Tensor, g: Tensor, scale: float, out: Tensor
-    ) -> None:
+    def _apply(self, group: dict[str, Any], p: Tensor, at: slice, x: Tensor, g: Piece, out: Tensor) -> None:
         if group["momentum"]:
             # As in torch.optim.SGD, the first gradient is not dampened.
             state = self.state[p]
             first = state.get("updates", 0) == state["momentum_buffer_since"]
-            dampening = 0.0 if first else group["dampening"]
-            m = self._buffer(p, "momentum_buffer")[at]
-            g, scale = m.mul_(group["momentum"]).add_(g, alpha=(1 - dampening) * scale), 1.0
-        torch.add(x, g, alpha=-float(group["lr"]) * scale, out=out)
+            m = self._buffer(p, "momentum_buffer")[at].mul_(group["momentum"])
+            g.add_to(m, 1.0 if first else 1 - group["dampening"], out=m)
+            torch.add(x, m, alpha=-float(group["lr"]), out=out)
+        else:
+            g.add_to(x, -float(group["lr"]), out=out)

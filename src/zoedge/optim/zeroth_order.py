@@ -235,16 +235,17 @@ class ZerothOrder(Optimizer):
 
         def update(i: int, k: int, at: slice, x: Tensor, out: Tensor) -> None:
             p, group = params[i], groups[i]
-            g, scale = _estimate([direction[i][k] for direction in directions], slopes, x)
-            scale = -scale if group["maximize"] else scale
-            exact = x.to(g.dtype)
+            sign = -1.0 if group["maximize"] else 1.0
+            work = torch.float64 if p.dtype == torch.float64 else torch.float32
+            exact = x.to(work)
+            g = _average([direction[i][k] for direction in directions], [sign * slope for slope in slopes], exact)
             if group["weight_decay"]:
-                g, scale = (scale * g).add_(exact, alpha=group["weight_decay"]), 1.0
-            if p.dtype == g.dtype:
-                self._apply(group, p, at, exact, g, scale, out)
+                g = Piece(g.add_to(exact * group["weight_decay"], 1.0, torch.empty_like(exact)), None, 1.0)
+            if p.dtype == work:
+                self._apply(group, p, at, exact, g, out)
             else:
                 new = torch.empty_like(exact)
-                self._apply(group, p, at, exact, g, scale, new)
+                self._apply(group, p, at, exact, g, new)
                 generator = rounding_generator(shared["seed"], shared["step"], (i, k), p.device)
                 out.copy_(stochastic_round(new, p.dtype, generator))
 
@@ -254,9 +255,7 @@ class ZerothOrder(Optimizer):
         """The buffers that a parameter of this group needs."""
         raise NotImplementedError
 
-    def _apply(
-        self, group: dict[str, Any], p: Tensor, at: slice, x: Tensor, g: Tensor, scale: float, out: Tensor
-    ) -> None:
+    def _apply(self, group: dict[str, Any], p: Tensor, at: slice, x: Tensor, g: Piece, out: Tensor) -> None:
         """Write the new value of a piece of the parameter p into ``out``.
 
         Args:
@@ -264,8 +263,7 @@ class ZerothOrder(Optimizer):
             p: the parameter, key of ``self.state``.
             at: the piece, a slice of the flattened parameter.
             x: its exact value.
-            g: scale * g is the estimated gradient, weight decay and sign included. Not to be overwritten.
-            scale: see ``g``; a factor here saves a pass over the memory.
+            g: its estimated gradient, weight decay and sign included, in the form of a piece of a direction.
             out: the new value.
         """
         raise NotImplementedError
@@ -339,15 +337,15 @@ class ZerothOrder(Optimizer):
             group[name] = value
 
 
-def _estimate(pieces: Sequence[Piece], slopes: Sequence[float], x: Tensor) -> tuple[Tensor, float]:
-    """The average over queries of slope * u as scale * g, in float64 if x is, else in float32."""
-    work = torch.float64 if x.dtype == torch.float64 else torch.float32
+def _average(pieces: Sequence[Piece], slopes: Sequence[float], x: Tensor) -> Piece:
+    """The average over queries of slope * u; of a single one without a pass over the memory."""
     if len(pieces) == 1:
-        return pieces[0].unscaled().to(work), slopes[0] * pieces[0].scale
-    g = torch.zeros(len(x), dtype=work, device=x.device)
+        piece = pieces[0]
+        return piece._replace(window=piece.window.to(x.dtype), scale=slopes[0] * piece.scale)
+    g = torch.zeros_like(x)
     for piece, slope in zip(pieces, slopes, strict=True):
         piece.add_to(g, slope, out=g)
-    return g, 1 / len(pieces)
+    return Piece(g, None, 1 / len(pieces))
 
 
 def _same(name: str, first: Any, other: Any, number: int) -> None:
