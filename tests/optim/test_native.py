@@ -306,7 +306,6 @@ def test_more_than_a_million_parameters():
             results.append(torch.cat([p.detach() for p in params]))
     assert torch.equal(results[0], results[1])
     assert torch.equal(results[2], results[3])
-    assert not torch.equal(results[2], torch.cat([p.detach().to(torch.bfloat16) for p in params]) * 0)
 
 
 def test_states_of_other_optimizers_are_refused():
