@@ -2,6 +2,7 @@
 
 - ``zoedge.theory``: how large the step size may be; NumPy and SciPy only.
 - ``zoedge.optim``: zeroth-order optimizers for PyTorch.
+- ``zoedge.curvature``: what the Hessian of a model is like, and how near a run is to the edge.
 """
 
 import importlib
@@ -11,15 +12,15 @@ from typing import TYPE_CHECKING
 from zoedge import theory
 
 if TYPE_CHECKING:
-    from zoedge import optim
+    from zoedge import curvature, optim
 
 __version__ = "0.1.0"
 
-__all__ = ["__version__", "optim", "theory"]
+__all__ = ["__version__", "curvature", "optim", "theory"]
 
 
 def __getattr__(name: str) -> ModuleType:
     """Load what needs PyTorch when it is first used."""
-    if name == "optim":
-        return importlib.import_module("zoedge.optim")
+    if name in ("curvature", "optim"):
+        return importlib.import_module(f"zoedge.{name}")
     raise AttributeError(f"module 'zoedge' has no attribute {name!r}")

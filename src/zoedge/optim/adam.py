@@ -6,9 +6,10 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from zoedge import theory
 from zoedge.optim.directions import Piece
 from zoedge.optim.zeroth_order import ZerothOrder
-from zoedge.theory import checks
+from zoedge.theory import Method, checks
 from zoedge.theory.estimator import Directions, Form
 
 
@@ -92,6 +93,9 @@ class ZOAdam(ZerothOrder):
         beta1, beta2 = group["betas"]
         root = (self._buffer(p, "exp_avg_sq")[at] / (1 - beta2**t)).sqrt_()
         return root.add_(group["eps"]).mul_(1 - beta1**t)
+
+    def _method(self, group: dict[str, Any]) -> Method:
+        return theory.ZOAdam(group["betas"][0])
 
     def _state_names(self, group: dict[str, Any]) -> tuple[str, ...]:
         return "exp_avg", "exp_avg_sq"

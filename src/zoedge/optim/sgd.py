@@ -6,9 +6,10 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from zoedge import theory
 from zoedge.optim.directions import Piece
 from zoedge.optim.zeroth_order import ZerothOrder
-from zoedge.theory import checks
+from zoedge.theory import Method, checks
 from zoedge.theory.estimator import Directions, Form
 
 
@@ -82,6 +83,9 @@ class ZOSGD(ZerothOrder):
             },
             {"probe_every": probe_every, "on_nonfinite": on_nonfinite, "store_direction": store_direction},
         )
+
+    def _method(self, group: dict[str, Any]) -> Method:
+        return theory.ZOGDM(group["momentum"]) if group["momentum"] else theory.ZOGD()
 
     def _state_names(self, group: dict[str, Any]) -> tuple[str, ...]:
         return ("momentum_buffer",) if group["momentum"] else ()

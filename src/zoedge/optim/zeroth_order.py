@@ -17,7 +17,7 @@ from zoedge.optim.loss import Closure, Loss
 from zoedge.optim.moves import Copied, Moves, Replayed, Update
 from zoedge.optim.record import NonFiniteLossError, StepRecord
 from zoedge.optim.rounding import rounding_generator, stochastic_round
-from zoedge.theory import Estimator, checks
+from zoedge.theory import Estimator, Method, checks
 
 # "auto" keeps a copy of the parameters up to this many bytes.
 _COPY_LIMIT = 1 << 30
@@ -95,6 +95,17 @@ class ZerothOrder(Optimizer):
         """How the gradient is estimated."""
         shared = self._shared()
         return Estimator(shared["form"], shared["directions"], shared["queries"], shared["mu"])
+
+    @property
+    def method(self) -> Method:
+        """The recursion, as the theory knows it; all groups must have the same momentum."""
+        first, *others = (self._method(group) for group in self.param_groups)
+        if any(other != first for other in others):
+            raise ValueError("the parameter groups have different momenta, and the theory knows one for all")
+        return first
+
+    def _method(self, group: dict[str, Any]) -> Method:
+        raise NotImplementedError
 
     @property
     def step_count(self) -> int:

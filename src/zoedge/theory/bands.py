@@ -26,7 +26,8 @@ class Band:
     """One reading of how near a run is to the edge.
 
     At the edge ``lower <= threshold <= upper``. ``exact``, where it is known, is the curvature that the exact
-    condition compares with the threshold: 2 (1 - beta) / scale over the critical step size.
+    condition compares with the threshold: 2 (1 - beta) / scale over the critical step size. The standard errors are
+    those of a measured spectrum, with the number of Hessian-vector products it took; a known one has none.
     """
 
     lower: float
@@ -34,11 +35,20 @@ class Band:
     upper: float
     exact: float = math.nan
     step: int | None = None
+    lower_stderr: float = 0.0
+    upper_stderr: float = 0.0
+    exact_stderr: float = 0.0
+    products: int = 0
 
     @property
     def edge_ratio(self) -> float:
         """Step size over critical step size: 1 is the edge, above 1 is unstable; NaN if ``exact`` is unknown."""
         return self.exact / self.threshold
+
+    @property
+    def edge_ratio_stderr(self) -> float:
+        """Standard error of the edge ratio."""
+        return self.exact_stderr / self.threshold
 
 
 def threshold(method: Method, lr: float) -> float:
