@@ -113,8 +113,8 @@ def _undisturbed(params: Sequence[Tensor]) -> Iterator[None]:
     gradients = [p.grad for p in params]
     with torch.random.fork_rng(devices), _lent_buffers(), ExitStack() as stack:
         stack.enter_context(sdpa_kernel(SDPBackend.MATH))  # fused attention has no second derivative,
-        if devices:  # nor have cuDNN's recurrent layers
-            stack.enter_context(torch.backends.cudnn.flags(enabled=False))
+        # nor have cuDNN's recurrent layers, and oneDNN's have a slow one
+        stack.enter_context(torch.backends.cudnn.flags(enabled=False) if devices else _without_onednn())
         for p in params:
             p.grad = None
         try:
@@ -122,6 +122,17 @@ def _undisturbed(params: Sequence[Tensor]) -> Iterator[None]:
         finally:
             for p, gradient in zip(params, gradients, strict=True):
                 p.grad = gradient
+
+
+@contextmanager
+def _without_onednn() -> Iterator[None]:
+    enabled = torch._C._get_mkldnn_enabled()
+    # Not by torch.backends.mkldnn.flags, which warns of settings for other devices.
+    torch._C._set_mkldnn_enabled(False)
+    try:
+        yield
+    finally:
+        torch._C._set_mkldnn_enabled(enabled)
 
 
 @contextmanager
