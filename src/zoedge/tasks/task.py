@@ -1,0 +1,59 @@
+"""A task: inputs, targets, and the number of classes."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from zoedge.tasks.losses import IGNORED
+
+
+@dataclass(frozen=True)
+class Task:
+    """Data to train on.
+
+    Attributes:
+        name: of the task.
+        inputs: images of shape (n, channels, height, width), float32, or tokens of shape (n, length), int64.
+        targets: class numbers, shape (n,), or for every position (n, length), ``IGNORED`` where it does not count.
+        classes: number of classes.
+    """
+
+    name: str
+    inputs: Tensor
+    targets: Tensor
+    classes: int
+
+    def __len__(self) -> int:
+        return len(self.inputs)
+
+    def to(self, device: torch.device) -> "Task":
+        """The same task on a device."""
+        return Task(self.name, self.inputs.to(device), self.targets.to(device), self.classes)
+
+    def accuracy(self, outputs: Tensor, targets: Tensor) -> float:
+        """Share of the positions that count at which the largest output is the target."""
+        counts = targets != IGNORED
+        return float((outputs.argmax(-1) == targets)[counts].float().mean())
+
+
+def pick(labels: Tensor, classes: int, per_class: int) -> Tensor:
+    """Numbers of the first ``per_class`` examples of each of the first ``classes`` classes, in their order."""
+    found = [torch.nonzero(labels == c).view(-1)[:per_class] for c in range(classes)]
+    short = min(len(numbers) for numbers in found)
+    if short < per_class:
+        raise ValueError(f"there are only {short} examples of some class, but {per_class} were asked for")
+    return torch.cat(found).sort().values
+
+
+def standardize(images: Tensor, mean: Tensor, deviation: Tensor) -> Tensor:
+    """Images with mean 0 and standard deviation 1 for every channel, shape (n, channels, height, width)."""
+    return (images - mean.view(1, -1, 1, 1)) / deviation.view(1, -1, 1, 1)
+
+
+def resize(images: Tensor, size: int) -> Tensor:
+    """Images averaged over squares to size x size."""
+    factor, rest = divmod(images.shape[-1], size)
+    if rest or factor < 1:
+        raise ValueError(f"image_size must divide {images.shape[-1]}, got {size}")
+    return torch.nn.functional.avg_pool2d(images, factor)
