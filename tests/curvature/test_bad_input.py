@@ -5,7 +5,15 @@ import torch
 from torch import nn
 
 from tests.curvature.nets import Problem, Quadratic
-from zoedge.curvature import HessianOperator, relative_commutator, spectral_density, spectrum, top_eigenvalues, trace
+from zoedge.curvature import (
+    HessianOperator,
+    measure,
+    relative_commutator,
+    spectral_density,
+    spectrum,
+    top_eigenvalues,
+    trace,
+)
 from zoedge.optim import ZOSGD
 
 
@@ -117,14 +125,66 @@ def test_preconditioners_and_vectors_of_the_wrong_kind():
         (torch.ones(3), "3 entries, but the parameters have 20"),
         (torch.zeros(20), "finite and positive"),
         (torch.full((20,), torch.nan), "finite and positive"),
+        ([torch.ones(10), torch.ones(10)], "shapes of the parameters"),
     ):
         with pytest.raises(ValueError, match=message):
             HessianOperator(problem, [problem.x], P)
     H = HessianOperator(problem, [problem.x])
-    with pytest.raises(ValueError, match="vectors must have 20 entries"):
+    with pytest.raises(ValueError, match="vectors must have 20 entries, got rows of shape"):
         H.matvec(torch.ones(3))
     with pytest.raises(ValueError, match="without it"):
         relative_commutator(HessianOperator(problem, [problem.x], torch.ones(20)), torch.ones(20))
+
+
+def test_a_model_whose_second_derivative_is_wrong():
+    """PyTorch's weight_norm has a backward that is not symmetric."""
+    torch.manual_seed(0)
+    model = nn.utils.parametrizations.weight_norm(nn.Linear(4, 3))
+    x = torch.randn(10, 4)
+    H = HessianOperator(lambda: model(x).square().mean(), model.parameters())
+    with pytest.raises(ArithmeticError, match=r"not symmetric.*weight_norm is known for it"):
+        top_eigenvalues(H, 1)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_little_dropout_is_found(dtype):
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(8, 16), nn.Dropout(0.02), nn.GELU(), nn.Linear(16, 1)).to(dtype)
+    x = torch.randn(64, 8, dtype=dtype)
+    with pytest.raises(ValueError, match="not deterministic"):
+        HessianOperator(lambda: model(x).square().mean(), model.parameters())
+
+
+def test_weight_decay_does_not_hide_what_is_wrong():
+    weights = nn.Parameter(torch.ones(2))
+    opt = torch.optim.SGD([weights], lr=0.1, weight_decay=1e-3)
+    with pytest.raises(TypeError, match=r"not loss.item\(\)"):
+        measure(opt, lambda: weights.sum().item())
+    with pytest.raises(ValueError, match="differentiable operations"):
+        measure(opt, lambda: weights.detach().sum())
+    with pytest.raises(TypeError, match="does it end with 'return loss'"):
+        measure(opt, lambda: None)
+
+
+def test_data_that_change_when_graphs_are_not_kept():
+    weights, z = nn.Parameter(torch.ones(3)), torch.ones(3)
+    H = HessianOperator(lambda: (z * weights).square().sum(), [weights], keep=False)
+    H.matvec(torch.ones(3))
+    z.mul_(2)
+    with pytest.raises(RuntimeError, match="the loss has changed since"):
+        H.matvec(torch.ones(3))
+
+
+def test_vectors_that_are_not_numbers():
+    problem = Quadratic(20)
+    H = HessianOperator(problem, [problem.x])
+    with pytest.raises(ValueError, match="vectors must be finite"):
+        H.matvec(torch.full((20,), torch.nan))
+    with pytest.raises(TypeError, match="vectors must be real"):
+        H.matvec(torch.ones(20, dtype=torch.complex64))
+    assert torch.equal(H.matvec(torch.ones(20, dtype=torch.int64)), H.matvec(torch.ones(20, dtype=torch.float64)))
+    with pytest.raises(ValueError, match="sum is not zero"):
+        top_eigenvalues(H, start=torch.zeros(2, 20))
 
 
 def test_batches_of_the_wrong_kind():

@@ -108,6 +108,61 @@ def test_an_operator_that_is_zero_or_the_identity():
     assert abs(estimate.value - 2 / 302) <= 4 * estimate.stderr
 
 
+class Diagonal:
+    """A rotated spectrum of any kind, as an operator."""
+
+    def __init__(self, eigenvalues: np.ndarray, seed: int = 0) -> None:
+        random = np.random.default_rng(seed)
+        Q, _ = np.linalg.qr(random.standard_normal((len(eigenvalues), len(eigenvalues))))
+        A = torch.from_numpy((Q * eigenvalues) @ Q.T)
+        x = nn.Parameter(torch.zeros(len(eigenvalues), dtype=torch.float64))
+        self.H = HessianOperator(lambda: 0.5 * x @ A @ x, [x])
+        self.exact = Spectrum(eigenvalues)
+
+
+@pytest.mark.parametrize(
+    "eigenvalues",
+    [
+        np.concatenate([[0.5, 0.4, 0.3], np.linspace(-2, 0, 397)]),
+        np.concatenate([[1.0], np.full(300, 1e-3), np.linspace(-8, -3, 99)]),
+        np.concatenate([[5.0], np.linspace(-0.3, 0.4, 399)]),
+        np.linspace(0, 1, 400),
+        np.linspace(0.5, 1, 400),
+    ],
+    ids=["mostly negative", "negative outliers", "one outlier", "even", "flat"],
+)
+@pytest.mark.parametrize("budget", [40, 120])
+def test_spectra_of_every_kind(eigenvalues, budget):
+    """No node beyond the spectrum, and the critical step size within its error and what third order may be off."""
+    problem = Diagonal(eigenvalues)
+    found = spectrum(problem.H, budget)
+    assert found.lambda_max == pytest.approx(found.top.value)
+    assert found.lambda_min >= min(problem.exact.lambda_min, 0) - 1e-9  # zeros fill up the dimension
+    estimate, exact = found.estimate(step_size), step_size(problem.exact)
+    assert abs(estimate.value - exact) <= 4 * estimate.stderr + 0.02 * exact
+
+
+def test_a_negative_definite_operator_has_no_critical_step_size():
+    found = spectrum(Diagonal(np.linspace(-2, -1, 200)).H, 40)
+    assert found.top.value == pytest.approx(-1, abs=0.05)
+    assert found.lambda_max <= 0
+    assert step_size(found) == np.inf
+
+
+def test_the_coupling_of_the_krylov_space_counts():
+    """After a few steps of an even spectrum beta is large; without it the sum of squares would be too small."""
+    problem = Diagonal(np.linspace(0, 1, 60))
+    exact = problem.exact.sum(problem.exact.eigenvalues**2)
+    found = [
+        spectrum(problem.H, 24, generator=torch.Generator().manual_seed(seed)).estimate(
+            lambda s: s.sum(s.eigenvalues**2)
+        )
+        for seed in range(100)
+    ]
+    values = np.array([e.value for e in found])
+    assert abs(values.mean() - exact) <= 4 * values.std() / 10
+
+
 @pytest.mark.parametrize("memory", [8 * 200 * 12, 8 * 200 * 30, 1 << 30])
 def test_chunks_do_not_change_the_probes(memory):
     H = operator()

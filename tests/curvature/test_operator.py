@@ -3,6 +3,7 @@ import pytest
 import scipy.sparse.linalg
 import torch
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 from tests.curvature.nets import NETS, Problem, Quadratic
 from zoedge.curvature import HessianOperator
@@ -171,6 +172,40 @@ def test_a_loss_that_holds_derivatives_itself(keep):
                 p += sign * step * part.view_as(p) * (1 if sign == 1 else 2)
         gradients.append(torch.cat([g.reshape(-1) for g in torch.autograd.grad(loss(), params)]))
     torch.testing.assert_close(product, (gradients[0] - gradients[1]) / (2 * step), rtol=1e-6, atol=1e-8)
+
+
+@pytest.mark.parametrize("name", ["checkpoint", "vmap", "second derivative", "tied"])
+def test_losses_of_other_kinds(name):
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(3, 5), nn.SiLU(), nn.Linear(5, 1)).double()
+    x = torch.randn(6, 3, dtype=torch.float64, requires_grad=True)
+
+    def loss():
+        if name == "checkpoint":
+            return checkpoint(model, x, use_reentrant=False).square().mean()
+        if name == "vmap":
+            return torch.func.vmap(lambda row: model(row).square())(x).mean()
+        if name == "second derivative":
+            (first,) = torch.autograd.grad(model(x).sum(), x, create_graph=True)
+            (second,) = torch.autograd.grad(first.sum(), x, create_graph=True)
+            return (second + x).square().mean() + model(x).square().mean()
+        return model(x).square().mean()
+
+    params = list(model.parameters())
+    H = HessianOperator(loss, params * 2 if name == "tied" else params)
+    gradients = torch.cat([g.reshape(-1) for g in torch.autograd.grad(loss(), params, create_graph=True)])
+    rows = [torch.autograd.grad(g, params, retain_graph=True, materialize_grads=True) for g in gradients]
+    dense = torch.stack([torch.cat([part.reshape(-1) for part in row]) for row in rows])
+    torch.testing.assert_close(H @ torch.eye(len(dense), dtype=torch.float64), dense, rtol=0, atol=1e-10)
+
+
+@pytest.mark.parametrize("shuffle", [False, True])
+def test_a_loader_leaves_the_generator_alone(shuffle):
+    problem = Problem("scan")
+    loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(problem.x, problem.y), 5, shuffle=shuffle)
+    state, count = torch.get_rng_state(), sum(p.numel() for p in problem.params)
+    HessianOperator(problem.batch, problem.params, batches=loader).matvec(torch.ones(count, dtype=torch.float64))
+    assert torch.equal(torch.get_rng_state(), state)
 
 
 def test_16_bit_parameters_give_float32_products():

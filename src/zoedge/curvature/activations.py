@@ -83,5 +83,8 @@ class cheap_second_derivatives(TorchFunctionMode):  # noqa: N801, a context mana
             return func(*args, **kwargs)
         (x,) = args
         with torch.no_grad():
-            value, (first, second) = func(x, **kwargs), derivatives(x, kwargs.get("approximate", "none"))
+            value = func(x, **kwargs)
+            # In 16 bits the differences in the second derivative would cancel.
+            precise = x.float() if x.dtype in (torch.bfloat16, torch.float16) else x
+            first, second = (d.to(x.dtype) for d in derivatives(precise, kwargs.get("approximate", "none")))
         return _Activation.apply(x, value, first, second)

@@ -13,7 +13,7 @@ class Estimate:
     """A number, how far off it may be, and how many Hessian-vector products it took.
 
     ``stderr`` is the standard error of a random estimate, NaN if there is a single sample; of an eigenvalue, which is
-    not random, it bounds the error.
+    not random, how far the nearest true one may be.
     """
 
     value: float

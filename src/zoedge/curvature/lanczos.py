@@ -1,7 +1,7 @@
 """The Lanczos method: the largest eigenvalues of a symmetric operator from products with it.
 
-Every new vector is orthogonalised against the whole basis, twice, so that no ghosts appear and deflation by the basis
-is exact. When the memory does not hold all of it, it is compressed to its best vectors and goes on (thick restart).
+Every new vector is orthogonalised against the whole basis, twice, so that no ghosts appear and one can deflate by the
+basis. When the memory does not hold all of it, it is compressed to its best vectors and goes on (thick restart).
 """
 
 import math
@@ -14,7 +14,7 @@ from torch import Tensor
 
 from zoedge.curvature.estimate import Estimate
 from zoedge.curvature.operator import HessianOperator
-from zoedge.curvature.probes import MEMORY, Progress, generator_for, normal, rows_that_fit
+from zoedge.curvature.probes import MEMORY, Progress, generator_for, norm, normal, project_out, rows_that_fit
 from zoedge.theory import checks
 
 
@@ -26,7 +26,8 @@ class Eigenpairs:
         values: shape (k,).
         vectors: shape (k, d), orthonormal rows.
         residuals: |H v - lambda v|, shape (k,): an eigenvalue lies within this distance of lambda.
-        errors: what the eigenvalues are off by, shape (k,): the residual, or its square over the gap to the next.
+        errors: estimated distance to the nearest eigenvalue, shape (k,): the residual, or its square over the gap to
+            the next. Of an eigenvalue that is there several times a Krylov space shows one, and the others late.
         products: Hessian-vector products taken.
         converged: whether the residuals met the tolerance.
     """
@@ -62,10 +63,11 @@ class Krylov:
         self._generator = generator
         self._rows = H.empty(size + 1)
         self._T = np.zeros((size, size))
-        self._rows[0] = start / start.norm()
+        self._rows[0] = start / norm(start)
         self.size = 0
         self.beta = math.nan
         self.products = 0
+        self._coupling = np.empty(0)  # what the next product has of the basis, by symmetry
 
     @property
     def basis(self) -> Tensor:
@@ -88,18 +90,19 @@ class Krylov:
         self.products += 1
         self.size += 1
         column = self._orthogonalise(w)
+        self._check_symmetry(column)
         self._T[: self.size, self.size - 1] = column
         self._T[self.size - 1, : self.size] = column
-        self.beta = float(w.norm())
+        self.beta = norm(w)
         # Below the rounding of H's products there is no direction left: the basis is invariant.
         if self.beta <= 10 * torch.finfo(w.dtype).eps * max(float(np.abs(self.T).max()), 1e-300):
             self.beta = 0.0
             w = normal(self._H, self._generator)
-            w /= w.norm()
             self._orthogonalise(w)
             if self.size == self._H.shape[0]:
                 return
-        self._rows[self.size] = w / w.norm()
+        self._rows[self.size] = w / norm(w)
+        self._coupling = np.append(np.zeros(self.size - 1), self.beta)
 
     def ritz(self) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
         """Ritz values, the largest first, their vectors in the basis (columns), and the norms of their residuals."""
@@ -123,16 +126,23 @@ class Krylov:
         self._rows[keep] = self._rows[self.size]
         self._T[:] = 0
         self._T[range(keep), range(keep)] = values[:keep]
+        self._coupling = self.beta * vectors[-1, :keep]
         self.size = keep
+
+    def _check_symmetry(self, column: NDArray[np.float64]) -> None:
+        """What H q has of earlier vectors is what their products had of q."""
+        asymmetry = np.abs(column[:-1] - self._coupling).max(initial=0.0)
+        if asymmetry > 0.01 * np.abs(column).max():
+            raise ArithmeticError(
+                "products with the Hessian are not symmetric, so a second derivative in the model is wrong: "
+                "PyTorch's weight_norm is known for it, and custom autograd functions are suspect"
+            )
 
     def _orthogonalise(self, w: Tensor) -> NDArray[np.float64]:
         """Subtract from w its part in the basis, twice, in place; its coefficients."""
-        total = np.zeros(self.size)
-        for _ in range(2):
-            coefficients = self.basis @ w
-            w -= coefficients @ self.basis
-            total += coefficients.double().cpu().numpy()
-        return total
+        total = sum(project_out(w[None], self.basis)[0] for _ in range(2))
+        assert isinstance(total, Tensor)
+        return total.cpu().numpy()
 
 
 def first_vector(H: HessianOperator, start: Tensor | None, generator: torch.Generator) -> Tensor:
@@ -143,8 +153,10 @@ def first_vector(H: HessianOperator, start: Tensor | None, generator: torch.Gene
     if start.shape[-1] != H.shape[0]:
         raise ValueError(f"start must be vectors of {H.shape[0]} entries, got shape {tuple(start.shape)}")
     total = start.reshape(-1, H.shape[0]).to(noise).sum(0)
-    # A little of every direction, for what the earlier vectors have nothing of.
-    return total / total.norm() + 0.1 * noise / noise.norm()
+    if not norm(total) > 0:
+        raise ValueError("start must be vectors whose sum is not zero and finite")
+    # As much of every direction, for what the earlier vectors have nothing of.
+    return total / norm(total) + noise / norm(noise)
 
 
 def top_eigenvalues(
@@ -187,8 +199,8 @@ def top_eigenvalues(
         if progress:
             progress(krylov.products, max_products)
         values, vectors, residuals = krylov.ritz()
-        # A few steps more than it may seem to take: early Ritz values can converge and leave out one in between.
-        enough = krylov.products >= (2 * k + 8 if start is None else k + 4)
+        # A few steps more than it may seem to take: early Ritz values can converge and leave out a larger one.
+        enough = krylov.products >= 2 * k + 8
         converged = enough and residuals[:k].max() <= tolerance * np.abs(values).max()
         if converged or krylov.size == d or krylov.products >= max_products:
             break
@@ -216,8 +228,8 @@ def _basis_size(H: HessianOperator, k: int, steps: int, memory: int) -> int:
 
 
 def ritz_errors(values: NDArray[np.float64], residuals: NDArray[np.float64], rounding: float) -> NDArray[np.float64]:
-    """The smaller of residual and residual^2 / gap (Kato and Temple), the gap as far as the Ritz values show it."""
-    gaps = np.append(np.append(np.inf, np.abs(np.diff(values))), np.inf)
-    nearest = np.minimum(gaps[:-1], gaps[1:]) - residuals
+    """The residual, or residual^2 / gap (Kato and Temple) where the neighbour has converged, so that there is a gap."""
+    gaps = np.abs(np.diff(values)) - residuals[1:] - residuals[:-1]
+    nearest = np.minimum(np.append(np.inf, gaps), np.append(gaps, np.inf))
     with np.errstate(divide="ignore", invalid="ignore"):
         return np.where(nearest > residuals, residuals**2 / nearest, residuals) + rounding

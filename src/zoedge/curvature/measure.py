@@ -22,6 +22,7 @@ def measure(
     budget: int = 160,
     *,
     batches: Iterable[Any] | None = None,
+    keep: bool | None = None,
     generator: torch.Generator | None = None,
     memory: int = MEMORY,
     progress: Progress | None = None,
@@ -38,20 +39,26 @@ def measure(
     Method, step size, momentum, estimator and preconditioner are read from the optimizer. For a first-order one,
     torch.optim.SGD, Adam or AdamW, the curvature is the largest eigenvalue alone. Rademacher directions are taken as
     Gaussian ones, whose ``exact`` they stay below; ``lower`` and ``upper`` hold for them too. Weight decay of a
-    zeroth-order optimizer, which acts on the parameters directly and only damps, is left out.
+    zeroth-order optimizer, which acts on the parameters directly and only damps, is left out, and so is AdamW's. For
+    ZO-Adam the theory takes P to commute with H; ``relative_commutator`` says how far from that it is.
 
     Args:
         optimizer: a ZOSGD, ZOAdam, torch.optim.SGD, Adam or AdamW.
         closure: returns the loss, without backward; with ``batches`` it is called with each of them.
         budget: number of Hessian-vector products; for a first-order optimizer at most so many.
         batches: parts of the data, if they do not fit at once; see ``HessianOperator``.
+        keep: see ``HessianOperator``.
         generator: of start and probes, by default with seed 0.
         memory: bytes for vectors.
         progress: called with (products so far, budget).
     """
     found = recursion(optimizer)
     H = HessianOperator(
-        found.objective(closure), found.params, found.preconditioner, batches=batches, keep=batches is None
+        found.objective(closure),
+        found.params,
+        found.preconditioner,
+        batches=batches,
+        keep=batches is None if keep is None else keep,
     )
     if not found.method.zeroth_order:
         top = top_eigenvalues(H, max_products=budget, generator=generator, memory=memory, progress=progress)[0]

@@ -8,11 +8,13 @@ import torch
 from numpy.typing import NDArray
 from scipy.sparse.linalg import LinearOperator
 from torch import Tensor
+from torch.utils.checkpoint import CheckpointError
 
 from zoedge.curvature.activations import ThirdDerivativeError
 from zoedge.curvature.objective import Objective
 
 Array = TypeVar("Array", Tensor, NDArray[Any])
+_BITS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
 # The gradient of one part of the data with its graph, and the part's share.
 _Part = tuple[Sequence[Tensor], float]
 
@@ -34,9 +36,11 @@ class HessianOperator:
         closure: returns the loss, without backward; with ``batches`` it is called with each of them.
         params: the parameters.
         preconditioner: the diagonal of P: a tensor for each parameter, or one vector.
-        batches: parts of the data, for data that do not fit at once; each counts by its number of examples.
+        batches: parts of the data, for data that do not fit at once; the closure gets one as its argument, and each
+            counts by its number of examples, the length of its first tensor.
         keep: keep the graph of the gradient, with the memory of its activations, for all products; ``False`` builds it
-            anew, part by part, for every product (or for all columns of one ``matmat``).
+            anew, part by part, for every product (or for all columns of one ``matmat``). By default it is kept if there
+            are no batches.
 
     Attributes:
         shape, dtype: as of a NumPy array.
@@ -53,7 +57,7 @@ class HessianOperator:
         preconditioner: Sequence[Tensor] | Tensor | None = None,
         *,
         batches: Iterable[Any] | None = None,
-        keep: bool = True,
+        keep: bool | None = None,
     ) -> None:
         self.params = _checked(params)
         self._sizes = [p.numel() for p in self.params]
@@ -63,7 +67,7 @@ class HessianOperator:
         self.products = 0
         self._scale = None if preconditioner is None else flat_preconditioner(self, preconditioner).rsqrt()
         self._objective = Objective(closure, self.params, batches)
-        self._keep = keep
+        self._keep = batches is None if keep is None else keep
         self._snapshot = self._fingerprint()
         self._build()
         self._objective.check_deterministic(self.loss)
@@ -91,8 +95,8 @@ class HessianOperator:
     def matmat(self, V: Array) -> Array:
         """H V, shape (d, k)."""
         if isinstance(V, Tensor):
-            return self.rows(V.T).T.to(V.dtype)
-        rows = torch.from_numpy(np.ascontiguousarray(V.T)).to(self.device, self._dtype)
+            return self.rows(V.T).T.to(V.dtype if V.is_floating_point() else self._dtype)
+        rows = torch.from_numpy(np.ascontiguousarray(V.T)).to(self.device)
         return self.rows(rows).T.cpu().numpy().astype(np.result_type(V.dtype, self.dtype), copy=False)
 
     # The Hessian is symmetric.
@@ -108,15 +112,21 @@ class HessianOperator:
     def rows(self, V: Tensor) -> Tensor:
         """H applied to every row of V, shape (k, d): the order in memory in which vectors are whole."""
         if V.ndim != 2 or V.shape[1] != self.shape[1]:
-            raise ValueError(f"vectors must have {self.shape[1]} entries, got shape {tuple(V.shape)}")
+            raise ValueError(f"vectors must have {self.shape[1]} entries, got rows of shape {tuple(V.shape[1:])}")
+        if V.is_complex():
+            raise TypeError("vectors must be real")
         self._check_snapshot()
         V = V.detach().to(self._dtype)
+        if not torch.isfinite(V.sum()):
+            raise ValueError("vectors must be finite, but there are NaN or infinite entries")
         if self._scale is not None:
             V = V * self._scale
         result = torch.zeros_like(V, memory_format=torch.contiguous_format)
         for gradients, share in self._graphs():
-            for v, out in zip(V, result, strict=True):
-                out.add_(self._product(gradients, v), alpha=share)
+            with self._objective.undisturbed():  # checkpointed parts are evaluated again
+                for v, out in zip(V, result, strict=True):
+                    out.add_(self._product(gradients, v), alpha=share)
+            del gradients  # before the next part has a graph
         if self._scale is not None:
             result *= self._scale
         self.products += len(V)
@@ -153,18 +163,31 @@ class HessianOperator:
     def _graphs(self) -> Iterable[_Part]:
         if self._keep:
             yield from self._parts
-        else:
-            for evaluate, share in self._objective.parts():
-                yield self._differentiate(evaluate, graph=True)[0], share
+            return
+        total = 0.0
+        for evaluate, share in self._objective.parts():
+            gradients, loss = self._differentiate(evaluate, graph=True)
+            total += share * loss
+            yield gradients, share
+            del gradients
+        if abs(total - self.loss) > 1e-2 * max(abs(total), abs(self.loss)):
+            raise RuntimeError(
+                "the loss has changed since this HessianOperator was built, though the parameters have not"
+            )
 
     @torch.inference_mode(mode=False)
     @torch.enable_grad()
     def _differentiate(self, evaluate: Callable[[], Tensor], graph: bool) -> tuple[Sequence[Tensor], float]:
         """Gradient and loss of a part of the data."""
-        loss = evaluate()
         try:
-            gradients = torch.autograd.grad(loss, self.params, create_graph=graph, allow_unused=True)
-        except ThirdDerivativeError:  # the loss itself holds derivatives
+            loss = evaluate()
+            with self._objective.undisturbed():
+                gradients = torch.autograd.grad(loss, self.params, create_graph=graph, allow_unused=True)
+        except RuntimeError as error:
+            # The loss itself holds derivatives, by torch.autograd or torch.func, or checkpoints.
+            shortcut = isinstance(error, ThirdDerivativeError | CheckpointError) or "functorch" in str(error)
+            if not (self._objective.cheap and shortcut):
+                raise
             self._objective.cheap = False
             return self._differentiate(evaluate, graph)
         for number, (p, g) in enumerate(zip(self.params, gradients, strict=True)):
@@ -180,9 +203,9 @@ class HessianOperator:
     def _flat(self, tensors: Sequence[Tensor]) -> Tensor:
         return torch.cat([t.reshape(-1).to(self._dtype) for t in tensors])
 
-    def _fingerprint(self) -> list[tuple[int, int, float]]:
-        """Version, address and sum of every parameter; the sum sees changes through ``.data``."""
-        return [(p._version, p.data_ptr(), float(p.detach().sum())) for p in self.params]
+    def _fingerprint(self) -> list[tuple[int, int, int]]:
+        """Version, address and sum of the bits of every parameter; the sum sees changes through ``.data``."""
+        return [(p._version, p.data_ptr(), int(p.detach().view(_BITS[p.element_size()]).sum())) for p in self.params]
 
     def _check_snapshot(self) -> None:
         if self._fingerprint() != self._snapshot:
@@ -195,6 +218,11 @@ class HessianOperator:
 def flat_preconditioner(H: HessianOperator, P: Sequence[Tensor] | Tensor) -> Tensor:
     """The diagonal of a preconditioner as a vector, checked."""
     parts = [P] if isinstance(P, Tensor) else list(P)
+    if not all(isinstance(part, Tensor) for part in parts):
+        raise TypeError("preconditioner must be a tensor for each parameter, or one vector")
+    shapes, wanted = [part.shape for part in parts], [p.shape for p in H.params]
+    if len(parts) > 1 and shapes != wanted:
+        raise ValueError("the tensors of the preconditioner must have the shapes of the parameters, in their order")
     flat = torch.cat([part.detach().reshape(-1).to(H.empty(0)) for part in parts])
     if len(flat) != H.shape[0]:
         raise ValueError(f"preconditioner has {len(flat)} entries, but the parameters have {H.shape[0]}")
@@ -211,7 +239,8 @@ def _checked(params: Iterable[Tensor]) -> list[Tensor]:
     for p in found:
         if not isinstance(p, Tensor):
             raise TypeError(f"params must be tensors, got {type(p).__name__}: pass model.parameters()")
-    found = [p for p in found if p.requires_grad]
+    # Once each: tied weights may be named twice.
+    found = list({id(p): p for p in found if p.requires_grad}.values())
     if not found:
         raise ValueError("no parameter requires grad, so there is nothing to differentiate by")
     for p in found:

@@ -4,7 +4,7 @@ import torch
 
 from zoedge.curvature.estimate import Estimate
 from zoedge.curvature.operator import HessianOperator
-from zoedge.curvature.probes import Progress, generator_for, normal
+from zoedge.curvature.probes import Progress, generator_for, norm, normal
 from zoedge.theory import checks
 
 
@@ -32,13 +32,13 @@ def power_iteration(
     v = normal(H, generator_for(H, generator))
     value = residual = 0.0
     for i in range(checks.count("iterations", iterations)):
-        v /= v.norm()
+        v /= norm(v)
         w = H.matvec(v)
-        value = float(v @ w)
-        residual = float((w - value * v).norm())
+        value = float((v * w).sum(dtype=torch.float64))
+        residual = norm(w - value * v)
         if progress:
             progress(i + 1, iterations)
-        if float(w.norm()) == 0:  # v is in the null space, and so most likely is everything
+        if norm(w) == 0:  # v is in the null space, and so most likely is everything
             return Estimate(0.0, 0.0, i + 1)
         v = w
     return Estimate(value, residual, iterations)

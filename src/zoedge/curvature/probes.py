@@ -8,6 +8,7 @@ from torch import Tensor
 from zoedge.curvature.operator import HessianOperator
 from zoedge.theory import checks
 
+_BLOCK = 1 << 16
 # Bytes that vectors may take, by default.
 MEMORY = 1 << 30
 # Called with the number of products taken so far and the number of all.
@@ -32,9 +33,26 @@ def normal(H: HessianOperator, generator: torch.Generator) -> Tensor:
     return H.empty(1)[0].normal_(generator=generator)
 
 
-def signs(H: HessianOperator, generator: torch.Generator) -> Tensor:
-    """A vector of independent entries +1 or -1, shape (d,)."""
-    return H.empty(1)[0].bernoulli_(0.5, generator=generator).mul_(2).sub_(1)
+def project_out(W: Tensor, basis: Tensor) -> Tensor:
+    """Subtract from rows their part in the span of orthonormal rows, in place; the coefficients in float64.
+
+    Sums over millions of float32 numbers lose digits that an orthonormal basis needs: they are taken in blocks. An
+    ambient autocast would lose more.
+
+    Args:
+        W: shape (k, d).
+        basis: shape (m, d).
+    """
+    with torch.autocast(W.device.type, enabled=False):
+        blocks = zip(W.split(_BLOCK, 1), basis.split(_BLOCK, 1), strict=True)
+        coefficients = torch.stack([(w @ q.T).double() for w, q in blocks]).sum(0)
+        W -= coefficients.to(W.dtype) @ basis
+    return coefficients
+
+
+def norm(v: Tensor) -> float:
+    """The length of a vector, summed up in float64."""
+    return float(torch.linalg.vector_norm(v, dtype=torch.float64))
 
 
 def rows_that_fit(H: HessianOperator, memory: int) -> int:
@@ -64,14 +82,17 @@ def probe(
         progress: called with the number of probes so far.
     """
     # Probes, products, and as much again for what is made of them; not too many, so that progress is seen.
-    chunk = min(max(rows_that_fit(H, memory) // 4, 1), 32)
+    free = rows_that_fit(H, memory) - (0 if basis is None else len(basis))
+    chunk = min(max(free // 4, 1), 32)
     for start in range(0, count, chunk):
-        z = torch.stack([signs(H, generator) for _ in range(min(chunk, count - start))])
+        z = H.empty(min(chunk, count - start))
+        for row in z:
+            row.bernoulli_(0.5, generator=generator).mul_(2).sub_(1)
         if basis is not None:
-            z -= (z @ basis.T) @ basis
+            project_out(z, basis)
         Hz = H.rows(z)
         if basis is not None:
-            Hz -= (Hz @ basis.T) @ basis
+            project_out(Hz, basis)
         yield z, Hz
         if progress:
             progress(start + len(z))

@@ -1,6 +1,7 @@
 """What an optimizer does to a quadratic: everything about it that stability depends on.
 
 Parameter groups with step sizes of their own are a preconditioner: x -= lr_g m is x -= lr P^-1 m with P = lr / lr_g.
+For first-order methods that is all. The theory of zeroth-order ones needs a P that commutes with H; this one does not.
 """
 
 from collections.abc import Callable, Sequence
@@ -44,8 +45,11 @@ class Recursion:
             return closure
 
         def objective(*batch: Any) -> Any:
+            loss = closure(*batch)
+            if not isinstance(loss, Tensor) or not loss.requires_grad:
+                return loss  # for the operator to say what is wrong with it
             penalty = sum(0.5 * decay * p.square().sum() for decay, p in zip(self.decay, self.params, strict=True))
-            return self.sign * closure(*batch) + penalty
+            return self.sign * loss + penalty
 
         return objective
 
@@ -63,6 +67,11 @@ def recursion(optimizer: Optimizer) -> Recursion:
     lr = checks.positive("lr", float(groups[0]["lr"]))
     sign = _common("maximize", [-1.0 if group.get("maximize") else 1.0 for group in groups])
     method: Method | None = getattr(optimizer, "method", None)
+    if method is not None and len({float(group["lr"]) for group in optimizer.param_groups}) > 1:
+        raise ValueError(
+            "the parameter groups have different step sizes, for which the critical step size of a zeroth-order method "
+            "is not known: use one for all, and freeze parameters by requires_grad_(False), not by lr=0"
+        )
     found = Recursion(method or GD(), lr, [p for p, _ in placed], None, [0.0] * len(placed), sign)
     if isinstance(method, Method):
         # Weight decay acts on x itself, not through the estimate: it only damps, and is no part of H.
@@ -82,11 +91,12 @@ def recursion(optimizer: Optimizer) -> Recursion:
             found, method=GDM(beta) if beta else GD(), lr=lr * faster * undamped, decay=[_decay(g) for _, g in placed]
         )
     elif isinstance(optimizer, torch.optim.Adam | torch.optim.AdamW):
+        decoupled = isinstance(optimizer, torch.optim.AdamW)
         found = replace(
             found,
             method=Adam(_common("betas[0]", [float(group["betas"][0]) for group in groups])),
             preconditioner=[_adam_preconditioner(optimizer, group, p) for p, group in placed],
-            decay=[_decay(group) for _, group in placed],
+            decay=[0.0 if decoupled else _decay(group) for _, group in placed],
         )
     else:
         raise TypeError(

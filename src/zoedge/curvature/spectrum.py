@@ -7,10 +7,13 @@ rest R, which give Tr(R) and, for nothing, Tr(R^2). The Krylov space is coupled 
 adds 2 beta^2 to the sum of squares. To second order the spectrum is then right whether or not a Ritz value has
 converged.
 
-The rest enters as two nodes +r and -r with the right sum and sum of squares: it may well have negative eigenvalues.
+The rest enters as two nodes, one positive and one negative, with the right sum and sum of squares: real Hessians have
+many negative eigenvalues. No node lies beyond the Ritz values that have not converged, as far as the rest reaches.
 """
 
+import math
 from collections.abc import Callable
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -24,6 +27,19 @@ from zoedge.curvature.probes import MEMORY, Progress
 from zoedge.curvature.trace import deflated
 from zoedge.theory import Spectrum, checks
 
+# A Ritz value with a residual below this share of it has converged.
+_CONVERGED = 0.05
+
+
+class _Nodes(NamedTuple):
+    """Ritz values; the square of what couples them to the rest; the dimension; how far the rest reaches."""
+
+    ritz: NDArray[np.float64]
+    coupling: float
+    dimension: int
+    highest: float
+    lowest: float
+
 
 class MeasuredSpectrum(Spectrum):
     """A spectrum with the samples that it was made of, so that what follows from it has a standard error.
@@ -34,22 +50,11 @@ class MeasuredSpectrum(Spectrum):
         vectors: the vectors of the largest Ritz values, shape (k, d): a warm start for the next measurement.
     """
 
-    def __init__(
-        self,
-        ritz: NDArray[np.float64],
-        coupling: float,
-        samples: NDArray[np.float64],
-        dimension: int,
-        top: Estimate,
-        vectors: Tensor,
-    ) -> None:
-        self._nodes = (ritz, coupling, dimension)
-        self._samples = samples
-        self.products = top.products
-        self.top = top
-        self.vectors = vectors
-        exact = _with_rest(*self._nodes, samples.mean(0)) if len(samples) else Spectrum(ritz)
-        super().__init__(exact.eigenvalues, exact.weights)
+    def __init__(self, nodes: _Nodes, samples: NDArray[np.float64], top: Estimate, vectors: Tensor) -> None:
+        self._nodes, self._samples = nodes, samples
+        self.products, self.top, self.vectors = top.products, top, vectors
+        whole = _with_rest(nodes, samples.mean(0)) if len(samples) else Spectrum(nodes.ritz)
+        super().__init__(whole.eigenvalues, whole.weights)
 
     def estimate(self, function: Callable[[Spectrum], float]) -> Estimate:
         """A function of the spectrum, with its standard error.
@@ -61,7 +66,7 @@ class MeasuredSpectrum(Spectrum):
         """
         if len(self._samples) == 0:
             return Estimate(function(self), 0.0, self.products)
-        return jackknife(lambda mean: function(_with_rest(*self._nodes, mean)), self._samples, self.products)
+        return jackknife(lambda mean: function(_with_rest(self._nodes, mean)), self._samples, self.products)
 
 
 def spectrum(
@@ -93,20 +98,34 @@ def spectrum(
     error = float(ritz_errors(values, residuals, krylov.rounding)[0])
     top = Estimate(float(values[0]), error, krylov.products + len(samples))
     vectors = krylov.vectors(coefficients[:, : max(len(values) // 4, 1)])
-    return MeasuredSpectrum(values, krylov.beta**2, samples, H.shape[0], top, vectors)
+    # What has not converged lies among the rest; with all converged, at the smallest in size.
+    open_ = values[residuals > _CONVERGED * np.abs(values)]
+    inner = open_ if len(open_) else values[np.abs(values).argmin()][None]
+    nodes = _Nodes(values, krylov.beta**2, H.shape[0], max(float(inner.max()), 0.0), min(float(inner.min()), 0.0))
+    return MeasuredSpectrum(nodes, samples, top, vectors)
 
 
-def _with_rest(ritz: NDArray[np.float64], coupling: float, dimension: int, moments: NDArray[np.float64]) -> Spectrum:
-    """Ritz values, and two nodes +-r for the rest with its first two moments; zeros fill up the dimension."""
-    number = dimension - len(ritz)
-    first, second = float(moments[0]), float(moments[1]) + 2 * coupling
-    if second <= 0:
-        return Spectrum(np.append(ritz, 0.0), np.append(np.ones(len(ritz)), number))
-    # Any r between these has weights that are not negative and count no more than there are. The largest makes a rest
-    # without negative eigenvalues one node; but the rest is no larger than the Ritz values at its border.
-    smallest, largest = np.sqrt(second / number), second / abs(first) if first else np.inf
-    r = float(min(max(np.abs(ritz).min(), smallest), largest))
-    pair = np.maximum((second / r**2 + np.array([1.0, -1.0]) * first / r) / 2, 0)
+def _with_rest(nodes: _Nodes, moments: NDArray[np.float64]) -> Spectrum:
+    """Ritz values and two nodes for the rest with its first two moments; zeros fill up the dimension."""
+    first, second = float(moments[0]), float(moments[1]) + 2 * nodes.coupling
+    values, weights = _two_nodes(first, second, nodes.highest, nodes.lowest)
+    zeros = max(nodes.dimension - len(nodes.ritz) - sum(weights), 0.0)
     return Spectrum(
-        np.concatenate([ritz, [r, -r, 0.0]]), np.concatenate([np.ones(len(ritz)), pair, [max(number - pair.sum(), 0)]])
+        np.concatenate([nodes.ritz, values, [0.0]]), np.concatenate([np.ones(len(nodes.ritz)), weights, [zeros]])
     )
+
+
+def _two_nodes(first: float, second: float, highest: float, lowest: float) -> tuple[list[float], list[float]]:
+    """Nodes and weights with these moments, between lowest <= 0 and highest >= 0: a single node, if there is one."""
+    if second <= 0:
+        return [], []
+    single = second / first if first else math.inf
+    if lowest <= single <= highest or highest == 0 or lowest == 0:
+        return ([single], [first**2 / second]) if first else ([], [])
+    up, down = highest, -lowest
+    if first > 0:
+        up = min(up, single)
+    elif first < 0:
+        down = min(down, -single)
+    positive, negative = (second + first * down) / (up * (up + down)), (second - first * up) / (down * (up + down))
+    return [up, -down], [max(positive, 0.0), max(negative, 0.0)]

@@ -67,7 +67,6 @@ def deflated(
         of Tr(R) and Tr(R^2), shape (count, 2), where R is H on what is orthogonal to it; no samples if nothing is left.
     """
     generator = generator_for(H, generator)
-    total = steps + count
     krylov = None
     size = min(steps, H.shape[0])
     fit = rows_that_fit(H, memory) - 1
@@ -77,16 +76,18 @@ def deflated(
             f"give it {(size + 1) * H.shape[0] * H.dtype.itemsize} for {size} of them"
         )
     size = min(size, fit)
+    left = size < H.shape[0]
+    total = size + (count if left else 0)
     if size > 0:
         krylov = Krylov(H, first_vector(H, start, generator), size, generator)
         while not krylov.full:
             krylov.step()
             if progress:
                 progress(krylov.products, total)
-        if size == H.shape[0]:
+        if not left:
             return krylov, np.empty((0, 2))
     samples = [
-        torch.stack([(z * Rz).sum(1), Rz.square().sum(1)], 1).double().cpu().numpy()
+        torch.stack([(z * Rz).sum(1, dtype=torch.float64), Rz.square().sum(1, dtype=torch.float64)], 1).cpu().numpy()
         for z, Rz in probe(
             H,
             count,

@@ -1,0 +1,185 @@
+"""A run is a folder: settings, status, metrics that only grow, checkpoints.
+
+========================  ==============================================================================
+``settings.json``         the settings, the package's version and the git revision; written once
+``status.json``           running, finished, interrupted or diverged, with step, reason and time spent
+``metrics.csv``           a row for every logged step and every reading; ``nan`` for what was not measured
+``checkpoints/``          the last ones, in safetensors
+``lock``                  held by the process that trains
+========================  ==============================================================================
+
+What is replaced is replaced atomically, so that a run can be killed at any moment.
+"""
+
+import csv
+import fcntl
+import json
+import math
+import os
+import subprocess
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, BinaryIO, Literal
+
+from zoedge import __version__
+from zoedge.experiments.settings import Settings, from_mapping
+
+State = Literal["new", "running", "finished", "interrupted", "diverged"]
+COLUMNS = (
+    "step", "loss", "lr", "lower", "threshold", "upper", "exact",
+    "lower_stderr", "upper_stderr", "exact_stderr", "products",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Status:
+    """How a run stands.
+
+    Attributes:
+        state: what became of it.
+        step: steps taken.
+        reason: why it ended before its time.
+        seconds: time spent, over all its sessions.
+        measuring: the part of it that readings took.
+    """
+
+    state: State = "new"
+    step: int = 0
+    reason: str = ""
+    seconds: float = 0.0
+    measuring: float = 0.0
+
+
+class RunFolder:
+    """Reads and writes the files of a run."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        if not (path / "settings.json").is_file():
+            raise FileNotFoundError(f"{path} is no run: it holds no settings.json")
+
+    @classmethod
+    def create(cls, path: Path, settings: Settings) -> "RunFolder":
+        """A new folder, which must not exist, or be empty."""
+        if path.exists() and any(path.iterdir()):
+            raise FileExistsError(
+                f"{path} exists: go on with it by 'zoedge resume {path}', or name another folder with --out"
+            )
+        (path / "checkpoints").mkdir(parents=True, exist_ok=True)
+        about = {"version": __version__, "revision": _revision()}
+        write_atomically(
+            path / "settings.json", json.dumps({**about, "settings": json.loads(settings.to_json())}, indent=2).encode()
+        )
+        return cls(path)
+
+    @property
+    def name(self) -> str:
+        """The folder's name."""
+        return self.path.name
+
+    @property
+    def settings(self) -> Settings:
+        """As they were when the run began."""
+        where = self.path / "settings.json"
+        try:
+            return from_mapping(json.loads(where.read_text())["settings"], str(where))
+        except (json.JSONDecodeError, KeyError, TypeError) as error:
+            raise ValueError(f"{where} is damaged: {error}") from None
+
+    @property
+    def status(self) -> Status:
+        """How the run stands."""
+        path = self.path / "status.json"
+        return Status(**json.loads(path.read_text())) if path.is_file() else Status()
+
+    @status.setter
+    def status(self, status: Status) -> None:
+        write_atomically(self.path / "status.json", json.dumps(asdict(status), indent=2).encode())
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Hold the folder: two processes must not train in it at once."""
+        with (self.path / "lock").open("a") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise OSError(f"another process is training in {self.path}") from None
+            yield
+
+    @contextmanager
+    def metrics_writer(self, size: int) -> Iterator["MetricsWriter"]:
+        """Append to the metrics, after cutting off what came after the first ``size`` bytes."""
+        path = self.path / "metrics.csv"
+        with path.open("ab") as file:
+            file.truncate(size)
+            file.seek(0, os.SEEK_END)
+            if file.tell() == 0:
+                file.write((",".join(COLUMNS) + "\n").encode())
+            yield MetricsWriter(file)
+
+    def metrics(self) -> dict[str, list[float]]:
+        """Columns by name; a last row that was cut off by a crash is left out."""
+        path = self.path / "metrics.csv"
+        text = path.read_text() if path.is_file() else ""
+        rows = csv.DictReader(text[: text.rfind("\n") + 1].splitlines())
+        columns: dict[str, list[float]] = {name: [] for name in COLUMNS}
+        for row in rows:
+            for name, values in columns.items():
+                values.append(float(row[name]))
+        return columns
+
+    def readings(self) -> dict[str, list[float]]:
+        """The metrics of those steps at which curvature was measured."""
+        columns = self.metrics()
+        measured = [i for i, value in enumerate(columns["lower"]) if not math.isnan(value)]
+        return {name: [values[i] for i in measured] for name, values in columns.items()}
+
+
+class MetricsWriter:
+    """Appends rows."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+
+    @property
+    def size(self) -> int:
+        """Bytes so far, on the disk."""
+        self._file.flush()
+        os.fsync(self._file.fileno())
+        return self._file.tell()
+
+    def write(self, row: Mapping[str, float]) -> None:
+        """Append a row; columns that are missing are ``nan``."""
+        self._file.write((",".join(repr(row.get(name, math.nan)) for name in COLUMNS) + "\n").encode())
+
+
+def write_atomically(path: Path, content: bytes) -> None:
+    """Write a file that is there as a whole or not at all."""
+    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}")
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        Path(name).replace(path)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise
+
+
+def find_runs(root: Path) -> list[RunFolder]:
+    """The runs in a folder, by name."""
+    return [RunFolder(path.parent) for path in sorted(root.glob("**/settings.json"))]
+
+
+def _revision() -> str:
+    """Of the git repository that the package is in, if there is one."""
+    command = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty", "--abbrev=12"]
+    try:
+        done: Any = subprocess.run(command, capture_output=True, text=True, timeout=10)
+    except (OSError, subprocess.SubprocessError):
+        return ""
+    return done.stdout.strip() if done.returncode == 0 else ""

@@ -1,0 +1,175 @@
+"""A run: train, measure, write down, from the beginning or from a checkpoint.
+
+A run that is interrupted at any moment, by Ctrl-C or by ``kill -9``, goes on from its last checkpoint and ends as if
+nothing had happened, to the last bit: directions, batches and probes are functions of (seed, step), and the metrics are
+cut back to where they were at the checkpoint.
+"""
+
+import math
+import os
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+import torch
+from torch.optim import Optimizer
+
+from zoedge.curvature import measure
+from zoedge.experiments import checkpoint
+from zoedge.experiments.checkpoint import Checkpoint
+from zoedge.experiments.folder import MetricsWriter, RunFolder, Status
+from zoedge.experiments.objective import Objective
+from zoedge.experiments.optimizers import build_optimizer, take_step
+from zoedge.experiments.settings import Settings
+from zoedge.optim import NonFiniteLossError
+from zoedge.theory import Band
+
+# A loss so many times the first one does not come back.
+_BLOWN_UP = 1e4
+
+
+@dataclass(frozen=True)
+class Moment:
+    """What a watcher of a run sees.
+
+    Attributes:
+        step: steps taken.
+        loss: of the last step.
+        band: the last reading, or ``None``.
+        measuring: whether a reading is under way.
+    """
+
+    step: int
+    loss: float
+    band: Band | None
+    measuring: bool = False
+
+
+Watch = Callable[[Moment], object]
+
+
+def start(settings: Settings, path: Path, watch: Watch | None = None) -> Status:
+    """Start a run in a new folder; returns how it ended."""
+    return resume(RunFolder.create(path, settings), watch)
+
+
+def resume(folder: RunFolder, watch: Watch | None = None) -> Status:
+    """Go on with a run; a finished one is left as it is."""
+    with folder.locked():
+        if folder.status.state in ("finished", "diverged"):
+            return folder.status
+        return _Run(folder, watch or (lambda moment: None)).go()
+
+
+class _Run:
+    """The state of a run in this process."""
+
+    def __init__(self, folder: RunFolder, watch: Watch) -> None:
+        self._folder, self._watch, self._settings = folder, watch, folder.settings
+        torch.set_num_threads(self._settings.threads or os.cpu_count() or 1)
+        self._objective = Objective(self._settings)
+        self._optimizer: Optimizer = build_optimizer(self._settings, self._objective)
+        self._checkpoints = folder.path / "checkpoints"
+        found, damaged = checkpoint.load(self._checkpoints, self._objective.model, self._optimizer)
+        for name in damaged:
+            (self._checkpoints / name).unlink()
+        self._checkpoint = found or Checkpoint(0, 0, {"first_loss": math.nan})
+        self._first_loss = self._checkpoint.extra["first_loss"]
+        self._before = folder.status
+        self._started, self._measuring = time.monotonic(), 0.0
+        self._band: Band | None = None
+        self._step, self._loss = self._checkpoint.step, math.nan
+
+    def go(self) -> Status:
+        self._report("running")
+        try:
+            with self._folder.metrics_writer(self._checkpoint.metrics_size) as metrics:
+                while self._step < self._settings.steps:
+                    self._advance(metrics)
+                self._finish(metrics)
+        except KeyboardInterrupt:
+            self._report("interrupted", "by the user")
+            raise
+        except (NonFiniteLossError, ArithmeticError) as error:
+            return self._report("diverged", str(error))
+        return self._report("finished")
+
+    def _advance(self, metrics: MetricsWriter) -> None:
+        settings, step = self._settings, self._step
+        if step % settings.checkpoint_every == 0 and step > self._checkpoint.step:
+            self._save(metrics)
+        reading = bool(settings.measure_every) and step % settings.measure_every == 0
+        for group in self._optimizer.param_groups:
+            group["lr"] = settings.lr_at(step)
+        row = self._measure() if reading else {}
+        self._loss = take_step(self._optimizer, self._objective, step)
+        if reading or step % settings.log_every == 0:
+            metrics.write({"step": step, "loss": self._loss, "lr": settings.lr_at(step), **row})
+        self._check_loss()
+        self._step += 1
+        self._watch(Moment(self._step, self._loss, self._band))
+
+    def _finish(self, metrics: MetricsWriter) -> None:
+        """The last row: the loss after all steps, and a reading."""
+        row = self._measure() if self._settings.measure_every else {}
+        with torch.no_grad():
+            self._loss = float(self._objective())
+        metrics.write({"step": self._step, "loss": self._loss, "lr": self._settings.lr_at(self._step - 1), **row})
+        self._save(metrics)
+
+    def _measure(self) -> dict[str, float]:
+        """A reading of the curvature on all data; empty before Adam has a preconditioner."""
+        if "adam" in self._settings.method and self._step == 0:
+            return {}
+        started = time.monotonic()
+        self._watch(Moment(self._step, self._loss, self._band, measuring=True))
+        generator = torch.Generator(self._objective.task.inputs.device)
+        generator.manual_seed((self._settings.seed << 32) ^ self._step)
+        self._band = measure(
+            self._optimizer,
+            self._objective.part,
+            self._settings.budget,
+            batches=self._objective.chunks(),
+            keep=True,
+            generator=generator,
+        )
+        self._measuring += time.monotonic() - started
+        self._report("running")
+        return {name: value for name, value in asdict(self._band).items() if name != "step"}
+
+    def _check_loss(self) -> None:
+        if math.isnan(self._first_loss):
+            self._first_loss = self._loss
+        if not self._loss <= _BLOWN_UP * max(self._first_loss, 1e-3):
+            raise ArithmeticError(
+                f"the loss is {self._loss:.3g} at step {self._step}, it was {self._first_loss:.3g} at the start"
+            )
+
+    def _save(self, metrics: MetricsWriter) -> None:
+        self._checkpoint = Checkpoint(self._step, metrics.size, {"first_loss": self._first_loss})
+        checkpoint.save(self._checkpoints, self._checkpoint, self._objective.model, self._optimizer)
+
+    def _report(self, state: str, reason: str = "") -> Status:
+        status = Status(
+            state,  # pyright: ignore[reportArgumentType]
+            self._step,
+            reason,
+            self._before.seconds + time.monotonic() - self._started,
+            self._before.measuring + self._measuring,
+        )
+        self._folder.status = status
+        return status
+
+
+def default_path(settings: Settings, root: Path) -> Path:
+    """A name that says what is trained, and how."""
+    parts = [settings.task, settings.model, settings.method, f"lr{settings.lr:g}"]
+    if settings.method in ("gdm", "adam", "zo-gdm", "zo-adam"):
+        parts.append(f"beta{settings.momentum:g}")
+    return root / "-".join([*parts, f"seed{settings.seed}"])
+
+
+def with_threads(settings: Settings, threads: int) -> Settings:
+    """The settings with a number of threads, unless they name one."""
+    return settings if settings.threads else replace(settings, threads=threads)
