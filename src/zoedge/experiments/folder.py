@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, Literal
 
 from zoedge import __version__
-from zoedge.experiments.settings import Settings, from_mapping
+from zoedge.experiments.settings import Settings, from_mapping, to_mapping
 
 State = Literal["new", "running", "finished", "interrupted", "diverged"]
 COLUMNS = (
@@ -70,9 +70,8 @@ class RunFolder:
             )
         (path / "checkpoints").mkdir(parents=True, exist_ok=True)
         about = {"version": __version__, "revision": _revision()}
-        write_atomically(
-            path / "settings.json", json.dumps({**about, "settings": json.loads(settings.to_json())}, indent=2).encode()
-        )
+        content = json.dumps({**about, "settings": to_mapping(settings)}, indent=2)
+        write_atomically(path / "settings.json", content.encode())
         return cls(path)
 
     @property

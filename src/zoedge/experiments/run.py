@@ -9,7 +9,7 @@ import math
 import os
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import torch
@@ -27,6 +27,8 @@ from zoedge.theory import Band
 
 # A loss so many times the first one does not come back.
 _BLOWN_UP = 1e4
+# Seconds between two writings of the status.
+_REPORT_EVERY = 2.0
 
 
 @dataclass(frozen=True)
@@ -108,6 +110,8 @@ class _Run:
             metrics.write({"step": step, "loss": self._loss, "lr": settings.lr_at(step), **row})
         self._check_loss()
         self._step += 1
+        if time.monotonic() - self._reported > _REPORT_EVERY:
+            self._report("running")
         self._watch(Moment(self._step, self._loss, self._band))
 
     def _finish(self, metrics: MetricsWriter) -> None:
@@ -159,6 +163,7 @@ class _Run:
             self._before.measuring + self._measuring,
         )
         self._folder.status = status
+        self._reported = time.monotonic()
         return status
 
 
@@ -168,8 +173,3 @@ def default_path(settings: Settings, root: Path) -> Path:
     if settings.method in ("gdm", "adam", "zo-gdm", "zo-adam"):
         parts.append(f"beta{settings.momentum:g}")
     return root / "-".join([*parts, f"seed{settings.seed}"])
-
-
-def with_threads(settings: Settings, threads: int) -> Settings:
-    """The settings with a number of threads, unless they name one."""
-    return settings if settings.threads else replace(settings, threads=threads)

@@ -9,12 +9,12 @@ from typing import Any, Literal
 
 import msgspec
 
-from zoedge.tasks import LossName
 from zoedge.theory import checks
 from zoedge.theory.estimator import Directions, Form
 
 TaskName = Literal["digits", "cifar10", "sorting"]
 ModelName = Literal["mlp", "cnn", "resnet20", "vit", "lstm", "mamba"]
+LossName = Literal["squared", "cross-entropy"]
 MethodName = Literal["gd", "gdm", "adam", "zo-gd", "zo-gdm", "zo-adam"]
 
 
@@ -137,9 +137,10 @@ class Settings:
         """The step size of a step."""
         return next((lr for start, lr in reversed(self.lr_schedule) if step >= start), self.lr)
 
-    def to_json(self) -> str:
-        """As JSON, every setting by its name."""
-        return msgspec.json.format(msgspec.json.encode(self)).decode()
+
+def to_mapping(settings: Settings) -> dict[str, Any]:
+    """Nested dictionaries of plain values, every setting by its name; ``from_mapping`` reads them."""
+    return msgspec.to_builtins(settings)
 
 
 def from_mapping(values: dict[str, Any], where: str) -> Settings:

@@ -8,10 +8,10 @@
 
 from zoedge.tasks.cifar10 import cifar10
 from zoedge.tasks.digits import digits
-from zoedge.tasks.losses import IGNORED, LOSSES, LossName
+from zoedge.tasks.losses import IGNORED, LOSSES
 from zoedge.tasks.sorting import sorting
 from zoedge.tasks.task import Task
 
 TASKS = {"cifar10": cifar10, "digits": digits, "sorting": sorting}
 
-__all__ = ["IGNORED", "LOSSES", "TASKS", "LossName", "Task", "cifar10", "digits", "sorting"]
+__all__ = ["IGNORED", "LOSSES", "TASKS", "Task", "cifar10", "digits", "sorting"]

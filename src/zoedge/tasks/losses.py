@@ -4,12 +4,10 @@ Targets are class numbers; positions with a negative one do not count.
 """
 
 from collections.abc import Callable
-from typing import Literal
 
 import torch
 from torch import Tensor
 
-LossName = Literal["squared", "cross-entropy"]
 IGNORED = -1
 
 
@@ -31,4 +29,4 @@ def cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:
     return torch.nn.functional.cross_entropy(outputs.flatten(0, -2), targets.flatten(), ignore_index=IGNORED)
 
 
-LOSSES: dict[LossName, Callable[[Tensor, Tensor], Tensor]] = {"squared": squared, "cross-entropy": cross_entropy}
+LOSSES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {"squared": squared, "cross-entropy": cross_entropy}

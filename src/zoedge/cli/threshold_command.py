@@ -201,3 +201,8 @@ def _table(rows: dict[Method, Row], estimator: Estimator, curvature: Curvature, 
 
 def _number(value: object, digits: int = 5) -> str:
     return f"{value:.{digits}g}" if isinstance(value, float | np.floating) else "-"
+
+
+def main(arguments: list[str]) -> None:
+    """Parse and run."""
+    tyro.cli(threshold, prog="zoedge threshold", args=arguments)

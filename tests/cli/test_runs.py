@@ -1,0 +1,128 @@
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from tests.experiments.small import SMALL
+from zoedge.cli import main
+from zoedge.experiments import RunFolder, to_mapping
+
+FLAGS = [
+    "--model", "mlp", "--lr", "1e-2", "--steps", "40", "--measure-every", "20", "--budget", "8", "--threads", "1",
+    "--data.per-class", "2", "--data.classes", "3", "--data.image-size", "4", "--size.width", "6", "--size.depth", "1",
+]  # fmt: skip
+
+
+def zoedge(*arguments: object) -> int:
+    """Exit code of a command."""
+    try:
+        main([str(argument) for argument in arguments])
+    except SystemExit as end:
+        return int(end.code or 0)
+    return 0
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    path = tmp_path_factory.mktemp("runs") / "a"
+    assert zoedge("run", *FLAGS, "--out", path) == 0
+    return path
+
+
+def test_run_shows_how_it_goes(tmp_path, capsys):
+    assert zoedge("run", *FLAGS, "--out", tmp_path / "run") == 0
+    out = capsys.readouterr().out
+    assert "steps/s" in out
+    assert "finished at step 40" in out
+    assert "of them measuring" in out
+    assert "verdict: " in out
+
+
+def test_flags_go_on_top_of_a_config_file(tmp_path):
+    config = tmp_path / "run.toml"
+    config.write_text('model = "mlp"\nsteps = 5\nmeasure_every = 0\n[data]\nper_class = 2\n')
+    assert zoedge("run", "--config", config, "--steps", 3, "--out", tmp_path / "run", "--quiet") == 0
+    settings = RunFolder(tmp_path / "run").settings
+    assert (settings.model, settings.steps, settings.data.per_class) == ("mlp", 3, 2)
+
+
+def test_mistakes_are_named(tmp_path, capsys):
+    (tmp_path / "bad.toml").write_text("lrr = 1")
+    for arguments, message in (
+        (["run", "--config", tmp_path / "bad.toml"], "did you mean lr?"),
+        (["run", "--config", tmp_path / "none.toml"], "No such file"),
+        (["run", "--model", "lstm", "--out", tmp_path / "x"], "does not fit the task digits"),
+        (["resume", tmp_path], "is no run"),
+        (["list", tmp_path / "nothing"], "there are no runs"),
+        (["sweep", "--grid", "lr", "--out", tmp_path], "NAME=A,B"),
+        (["sweep", "--out", tmp_path], "needs a grid"),
+        (["rum"], "did you mean run?"),
+    ):
+        assert zoedge(*arguments) == 2
+        assert message in capsys.readouterr().err
+    assert zoedge("run", "--stepz", 3) == 2
+
+
+def test_a_run_that_diverges_has_its_own_exit_code(tmp_path, capsys):
+    assert zoedge("run", *FLAGS, "--lr", 50, "--out", tmp_path / "run") == 3
+    assert "diverged at step" in capsys.readouterr().out
+
+
+def test_show_list_report_export(run, tmp_path, capsys):
+    assert zoedge("show", run) == 0
+    out = capsys.readouterr().out
+    for part in ('"model": "mlp"', "status    finished, step 40 of 40", "last band step 40: lower", "verdict   inside"):
+        assert part in out
+    assert zoedge("list", run.parent) == 0
+    assert "edge ratio" in capsys.readouterr().out
+    assert zoedge("report", run, "--out", tmp_path / "report") == 0
+    page = (tmp_path / "report" / "report.html").read_text()
+    assert "<svg" in page
+    assert "src=" not in page
+    assert {file.name for file in (tmp_path / "report").iterdir()} == {"bands.png", "bands.svg", "report.html"}
+    assert zoedge("export", run, "--to", "csv", "--out", tmp_path / "m.csv") == 0
+    assert (tmp_path / "m.csv").read_text() == (run / "metrics.csv").read_text()
+
+
+def test_a_sweep_goes_on_where_it_was(tmp_path, capsys):
+    grid = ["sweep", "--grid", "lr=1e-2,2e-2", *FLAGS, "--steps", 20, "--out", tmp_path / "sweep"]
+    assert zoedge(*grid) == 0
+    out = capsys.readouterr().out
+    assert "lr 0.01" in out
+    assert (tmp_path / "sweep" / "report" / "bands.png").exists()
+    first = (tmp_path / "sweep" / "lr0.01" / "status.json").read_text()
+    assert zoedge(*grid) == 0
+    assert (tmp_path / "sweep" / "lr0.01" / "status.json").read_text() == first
+    assert zoedge(*grid, "--seed", 5) == 2
+    assert "other settings" in capsys.readouterr().err
+
+
+def test_ctrl_c_ends_a_run_cleanly(tmp_path):
+    path = tmp_path / "run"
+    RunFolder.create(path, type(SMALL)(**{**vars(SMALL), "steps": 1_000_000, "measure_every": 0}))
+    process = subprocess.Popen(
+        [sys.executable, "-m", "zoedge", "resume", str(path)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    deadline = time.monotonic() + 60
+    while not list((path / "checkpoints").glob("[0-9]*")) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    _, error = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "go on with: zoedge resume" in error
+    assert "Traceback" not in error
+    assert RunFolder(path).status.state == "interrupted"
+    assert to_mapping(RunFolder(path).settings)["steps"] == 1_000_000
+
+
+def test_help(capsys):
+    assert zoedge("--help") == 0
+    out = capsys.readouterr().out
+    assert "sweep" in out
+    for command in ("run", "resume", "sweep", "list", "show", "report", "export"):
+        with pytest.raises(SystemExit) as end:
+            main([command, "--help"])
+        assert end.value.code == 0
+        assert command in capsys.readouterr().out

@@ -1,0 +1,197 @@
+import json
+import math
+import random
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+import torch
+
+from tests.experiments.small import outcome, small
+from zoedge.experiments import COLUMNS, Moment, RunFolder, resume, start, verdict
+from zoedge.experiments.settings import Data, Size, to_mapping
+
+METHODS = ("gd", "gdm", "adam", "zo-gd", "zo-gdm", "zo-adam")
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_run_and_its_folder(method, tmp_path):
+    settings = small(method=method, lr=1e-3)
+    status = start(settings, tmp_path / "run")
+    folder = RunFolder(tmp_path / "run")
+    assert (status.state, status.step) == ("finished", 60)
+    assert folder.settings == settings
+    metrics, readings = folder.metrics(), folder.readings()
+    assert tuple(metrics) == COLUMNS
+    assert metrics["step"] == [*range(0, 60, 5), 60]
+    assert readings["step"] == ([20, 40, 60] if "adam" in method else [0, 20, 40, 60])
+    assert all(lower <= upper for lower, upper in zip(readings["lower"], readings["upper"], strict=True))
+    assert math.isnan(metrics["exact"][1])
+    assert 0 < status.measuring < status.seconds
+    about = json.loads((tmp_path / "run" / "settings.json").read_text())
+    assert about["version"]
+    assert about["settings"]["data"]["per_class"] == 2
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("batch_size", [None, 4])
+def test_a_run_that_is_interrupted_ends_as_if_nothing_had_happened(method, batch_size, tmp_path):
+    settings = small(method=method, lr=1e-3, batch_size=batch_size)
+    start(settings, tmp_path / "whole")
+
+    class StopError(Exception):
+        pass
+
+    def stop_at(step):
+        def watch(moment: Moment):
+            if moment.step == step:
+                raise StopError
+
+        return watch
+
+    with pytest.raises(StopError):
+        start(settings, tmp_path / "parts", stop_at(17))
+    for step in (33, 34, 59):
+        with pytest.raises(StopError):
+            resume(RunFolder(tmp_path / "parts"), stop_at(step))
+    assert resume(RunFolder(tmp_path / "parts")).state == "finished"
+    assert outcome(tmp_path / "parts") == outcome(tmp_path / "whole")
+    # A finished run is left as it is.
+    assert resume(RunFolder(tmp_path / "parts")).state == "finished"
+
+
+def test_kill_at_random_moments(tmp_path):
+    """``kill -9`` in the middle of anything, then resume, until it is done."""
+    settings = small(steps=1500, measure_every=100, checkpoint_every=25)
+    start(settings, tmp_path / "whole")
+    RunFolder.create(tmp_path / "killed", settings)
+    command = [sys.executable, "-m", "zoedge", "resume", str(tmp_path / "killed"), "--quiet"]
+    random.seed(0)
+    kills = 0
+    while RunFolder(tmp_path / "killed").status.state != "finished":
+        before = RunFolder(tmp_path / "killed").status.step
+        process = subprocess.Popen(command)
+        deadline = time.monotonic() + 60
+        # Wait until it trains, which takes seconds of imports, then a random moment.
+        while process.poll() is None and time.monotonic() < deadline:
+            if (tmp_path / "killed" / "checkpoints").exists() and _step(tmp_path / "killed") > before:
+                break
+            time.sleep(0.01)
+        time.sleep(random.uniform(0, 0.7))
+        if kills < 3:
+            process.kill()
+            kills += process.wait() == -signal.SIGKILL
+        else:
+            assert process.wait(timeout=120) == 0
+    assert kills > 0
+    assert outcome(tmp_path / "killed") == outcome(tmp_path / "whole")
+
+
+def _step(path) -> int:
+    names = sorted(file.name for file in (path / "checkpoints").glob("[0-9]*"))
+    return int(names[-1].split("-")[0]) if names else 0
+
+
+def test_a_damaged_checkpoint_is_not_used(tmp_path):
+    settings = small()
+    start(settings, tmp_path / "whole")
+
+    def stop(moment: Moment):
+        if moment.step == 45:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        start(settings, tmp_path / "run", stop)
+    assert RunFolder(tmp_path / "run").status.state == "interrupted"
+    *_, before, last = sorted((tmp_path / "run" / "checkpoints").iterdir())
+    assert (before.name[:10], last.name[:10]) == ("0000000030", "0000000040")
+    content = bytearray(last.read_bytes())
+    content[len(content) // 2] ^= 1
+    last.write_bytes(content)
+    assert resume(RunFolder(tmp_path / "run")).state == "finished"
+    assert outcome(tmp_path / "run") == outcome(tmp_path / "whole")
+
+
+def test_metrics_that_were_cut_off_are_mended(tmp_path):
+    settings = small()
+    start(settings, tmp_path / "whole")
+
+    def stop(moment: Moment):
+        if moment.step == 45:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        start(settings, tmp_path / "run", stop)
+    with (tmp_path / "run" / "metrics.csv").open("a") as file:
+        file.write("40,0.1")
+    assert len(RunFolder(tmp_path / "run").metrics()["step"]) < 13
+    resume(RunFolder(tmp_path / "run"))
+    assert outcome(tmp_path / "run") == outcome(tmp_path / "whole")
+
+
+@pytest.mark.parametrize(("method", "lr"), [("zo-gd", 30.0), ("gd", 1e3), ("zo-adam", 1e6)])
+def test_a_run_that_diverges(method, lr, tmp_path):
+    status = start(small(method=method, lr=lr), tmp_path / "run")
+    assert status.state == "diverged"
+    assert status.step < 60
+    assert "loss" in status.reason
+    assert RunFolder(tmp_path / "run").metrics()["step"]
+    assert resume(RunFolder(tmp_path / "run")).state == "diverged"
+
+
+def test_two_processes_must_not_train_in_one_folder(tmp_path):
+    folder = RunFolder.create(tmp_path / "run", small())
+    with folder.locked(), pytest.raises(OSError, match="another process is training"):
+        resume(RunFolder(tmp_path / "run"))
+    assert resume(folder).state == "finished"
+    with pytest.raises(FileExistsError, match="zoedge resume"):
+        start(small(), tmp_path / "run")
+    with pytest.raises(FileNotFoundError, match="is no run"):
+        RunFolder(tmp_path)
+
+
+def test_schedules_take_effect_at_their_step(tmp_path):
+    settings = small(lr_schedule=((20, 2e-3), (40, 3e-3)), lr=1e-3)
+    start(settings, tmp_path / "run")
+    metrics = RunFolder(tmp_path / "run").metrics()
+    assert [lr for step, lr in zip(metrics["step"], metrics["lr"], strict=True) if step in (15, 20, 35, 40, 60)] == [
+        1e-3, 2e-3, 2e-3, 3e-3, 3e-3,
+    ]  # fmt: skip
+    readings = RunFolder(tmp_path / "run").readings()
+    assert readings["threshold"] == pytest.approx([2e3, 1e3, 2 / 3e-3, 2 / 3e-3])
+
+
+def test_a_run_does_not_touch_the_global_generator(tmp_path):
+    torch.manual_seed(3)
+    state = torch.get_rng_state()
+    start(small(steps=2, measure_every=0), tmp_path / "run")
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_settings_go_through_files(tmp_path):
+    settings = small(lr_schedule=((20, 2e-3),), data=Data(per_class=3), size=Size(width=5), batch_size=7)
+    folder = RunFolder.create(tmp_path / "run", settings)
+    assert folder.settings == settings
+    assert to_mapping(folder.settings) == to_mapping(settings)
+
+
+def test_verdicts():
+    readings = {
+        "step": [0.0, 10.0, 20.0, 30.0, 40.0],
+        "lower": [10.0, 50.0, 80.0, 90.0, 130.0],
+        "exact": [12.0, 60.0, 90.0, 100.0, 140.0],
+        "upper": [14.0, 70.0, 100.0, 110.0, 150.0],
+        "threshold": [100.0] * 5,
+    }
+    found = verdict(readings)
+    assert (found.reached, found.readings) == (20, 3)
+    assert found.inside == pytest.approx(2 / 3)
+    assert found.edge_ratio == pytest.approx(1.1)
+    assert (found.lowest, found.highest) == pytest.approx((0.9, 1.4))
+    assert str(found) == "at the edge from step 20 on"
+    inside = verdict({name: values[:2] for name, values in readings.items()})
+    assert inside.reached is None
+    assert str(inside) == "inside, edge ratio 0.60"
+    assert str(verdict({name: [] for name in readings})) == "not measured"
