@@ -10,7 +10,7 @@ export OMP_NUM_THREADS ?= 1
 .PHONY: demo test lint types clean
 
 demo: $(READY)
-	$(VENV)/bin/zoedge threshold --example --plot out/momentum.png
+	$(VENV)/bin/zoedge sweep --config examples/edge.toml --grid lr=2.5e-3,3e-3,4e-3 --jobs 3 --out out/demo
 
 test: lint types
 	$(VENV)/bin/pytest -n 2

@@ -3,6 +3,7 @@ import subprocess
 import sys
 import time
 
+import pyarrow.parquet
 import pytest
 
 from tests.experiments.small import SMALL
@@ -84,6 +85,9 @@ def test_show_list_report_export(run, tmp_path, capsys):
     assert {file.name for file in (tmp_path / "report").iterdir()} == {"bands.png", "bands.svg", "report.html"}
     assert zoedge("export", run, "--to", "csv", "--out", tmp_path / "m.csv") == 0
     assert (tmp_path / "m.csv").read_text() == (run / "metrics.csv").read_text()
+    assert zoedge("export", run, "--to", "parquet", "--out", tmp_path / "m.parquet") == 0
+    table = pyarrow.parquet.read_table(tmp_path / "m.parquet")
+    assert table["step"].to_pylist() == RunFolder(run).metrics()["step"]
 
 
 def test_a_sweep_goes_on_where_it_was(tmp_path, capsys):
