@@ -4,6 +4,7 @@ import sys
 
 from zoedge.cli.progress import RunProgress
 from zoedge.experiments.folder import RunFolder, Status
+from zoedge.experiments.memory import keep_freed_memory
 from zoedge.experiments.run import resume
 from zoedge.experiments.verdict import verdict
 
@@ -14,6 +15,7 @@ def train(folder: RunFolder, quiet: bool) -> Status:
     """Go on with a run, showing its progress; Ctrl-C ends it cleanly."""
     if not quiet:
         print(f"{folder.path}", flush=True)
+    keep_freed_memory()
     try:
         with RunProgress(folder.settings.steps, quiet) as progress:
             return resume(folder, progress)

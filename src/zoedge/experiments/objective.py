@@ -1,7 +1,7 @@
 """The objective of a run: a loss that is evaluated fast, whole or in batches.
 
-On a CPU, activations that stay in the cache make a forward pass several times faster than one batch of all examples, so
-the data go through in chunks; images are laid out channels last. The chunks' losses are added up in double precision.
+Images are laid out channels last, which CPUs convolve fastest. Data go through in chunks, whose losses are added
+up in double precision: beyond some size of the activations a larger batch is no faster, and only takes more memory.
 """
 
 import inspect
@@ -18,7 +18,7 @@ from zoedge.models import IMAGE_MODELS, TOKEN_MODELS
 from zoedge.tasks import LOSSES, TASKS, Task
 
 # The largest activation of a chunk, in bytes.
-_CHUNK = 16 << 20
+_CHUNK = 64 << 20
 
 
 class Objective:
