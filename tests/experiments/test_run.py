@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from tests.experiments.small import outcome, small
-from zoedge.experiments import COLUMNS, Moment, RunFolder, resume, start, verdict
+from zoedge.experiments import COLUMNS, Moment, RunFolder, Status, resume, start, verdict
 from zoedge.experiments.settings import Data, Size, to_mapping
 
 METHODS = ("gd", "gdm", "adam", "zo-gd", "zo-gdm", "zo-adam")
@@ -150,6 +150,14 @@ def test_two_processes_must_not_train_in_one_folder(tmp_path):
         start(small(), tmp_path / "run")
     with pytest.raises(FileNotFoundError, match="is no run"):
         RunFolder(tmp_path)
+
+
+def test_a_run_whose_process_is_gone(tmp_path):
+    folder = RunFolder.create(tmp_path / "run", small())
+    folder.status = Status("running", 7)
+    assert folder.status.state == "interrupted"
+    with folder.locked():
+        assert folder.status.state == "running"
 
 
 def test_schedules_take_effect_at_their_step(tmp_path):

@@ -18,11 +18,12 @@ import math
 import os
 import subprocess
 import tempfile
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, BinaryIO, Literal
+from typing import Any, BinaryIO, Literal, TextIO
 
 from zoedge import __version__
 from zoedge.experiments.settings import Settings, from_mapping, to_mapping
@@ -90,22 +91,32 @@ class RunFolder:
 
     @property
     def status(self) -> Status:
-        """How the run stands."""
+        """How the run stands; one that was killed while it ran counts as interrupted."""
         path = self.path / "status.json"
-        return Status(**json.loads(path.read_text())) if path.is_file() else Status()
+        status = Status(**json.loads(path.read_text())) if path.is_file() else Status()
+        if status.state == "running" and not self._in_use():
+            return replace(status, state="interrupted", reason="its process is gone")
+        return status
 
     @status.setter
     def status(self, status: Status) -> None:
         write_atomically(self.path / "status.json", json.dumps(asdict(status), indent=2).encode())
 
+    def _in_use(self) -> bool:
+        with (self.path / "lock").open("a") as file:
+            return not _lock(file)
+
     @contextmanager
     def locked(self) -> Iterator[None]:
         """Hold the folder: two processes must not train in it at once."""
         with (self.path / "lock").open("a") as file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                raise OSError(f"another process is training in {self.path}") from None
+            # Who looks whether the folder is in use holds it for an instant.
+            for _ in range(10):
+                if _lock(file):
+                    break
+                time.sleep(0.05)
+            else:
+                raise OSError(f"another process is training in {self.path}")
             yield
 
     @contextmanager
@@ -167,6 +178,15 @@ def write_atomically(path: Path, content: bytes) -> None:
     except BaseException:
         Path(name).unlink(missing_ok=True)
         raise
+
+
+def _lock(file: TextIO) -> bool:
+    """Whether the file could be locked, which lasts until it is closed."""
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 def find_runs(root: Path) -> list[RunFolder]:
