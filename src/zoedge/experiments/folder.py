@@ -103,8 +103,11 @@ class RunFolder:
         write_atomically(self.path / "status.json", json.dumps(asdict(status), indent=2).encode())
 
     def _in_use(self) -> bool:
-        with (self.path / "lock").open("a") as file:
-            return not _lock(file)
+        try:
+            with (self.path / "lock").open("a") as file:
+                return not _lock(file)
+        except PermissionError:  # somebody else's run: take their word
+            return True
 
     @contextmanager
     def locked(self) -> Iterator[None]:
