@@ -106,14 +106,16 @@ def test_a_sweep_goes_on_where_it_was(tmp_path, capsys):
 def test_ctrl_c_ends_a_run_cleanly(tmp_path):
     path = tmp_path / "run"
     RunFolder.create(path, type(SMALL)(**{**vars(SMALL), "steps": 1_000_000, "measure_every": 0}))
-    process = subprocess.Popen(
-        [sys.executable, "-m", "zoedge", "resume", str(path)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
-    deadline = time.monotonic() + 60
-    while not list((path / "checkpoints").glob("[0-9]*")) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    process.send_signal(signal.SIGINT)
-    _, error = process.communicate(timeout=60)
+    command = [sys.executable, "-m", "zoedge", "resume", str(path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            deadline = time.monotonic() + 120
+            while not list((path / "checkpoints").glob("[0-9]*")) and time.monotonic() < deadline:
+                time.sleep(0.05)
+            process.send_signal(signal.SIGINT)
+            _, error = process.communicate(timeout=120)
+        finally:
+            process.kill()
     assert process.returncode == 130
     assert "go on with: zoedge resume" in error
     assert "Traceback" not in error

@@ -72,19 +72,20 @@ def test_kill_at_random_moments(tmp_path):
     kills = 0
     while RunFolder(tmp_path / "killed").status.state != "finished":
         before = RunFolder(tmp_path / "killed").status.step
-        process = subprocess.Popen(command)
-        deadline = time.monotonic() + 60
-        # Wait until it trains, which takes seconds of imports, then a random moment.
-        while process.poll() is None and time.monotonic() < deadline:
-            if (tmp_path / "killed" / "checkpoints").exists() and _step(tmp_path / "killed") > before:
-                break
-            time.sleep(0.01)
-        time.sleep(random.uniform(0, 0.7))
-        if kills < 3:
-            process.kill()
-            kills += process.wait() == -signal.SIGKILL
-        else:
-            assert process.wait(timeout=120) == 0
+        with subprocess.Popen(command) as process:
+            try:
+                deadline = time.monotonic() + 120
+                # Wait until it trains, which takes seconds of imports, then a random moment.
+                while process.poll() is None and time.monotonic() < deadline:
+                    if _step(tmp_path / "killed") > before:
+                        break
+                    time.sleep(0.01)
+                time.sleep(random.uniform(0, 0.7))
+                if kills == 3:
+                    assert process.wait(timeout=120) == 0
+            finally:
+                process.kill()
+        kills += process.returncode == -signal.SIGKILL
     assert kills > 0
     assert outcome(tmp_path / "killed") == outcome(tmp_path / "whole")
 

@@ -75,12 +75,6 @@ class Objective:
         return list(zip(self._inputs[chosen].split(self.chunk), self._targets[chosen].split(self.chunk), strict=True))
 
     @torch.no_grad()
-    def accuracy(self) -> float:
-        """Share of right answers on all data."""
-        outputs = torch.cat([self.model(inputs) for inputs, _ in self.chunks()])
-        return self.task.accuracy(outputs, self._targets)
-
-    @torch.no_grad()
     def _chunk_size(self) -> int:
         if self._inputs.device.type != "cpu":
             return len(self.task)

@@ -5,8 +5,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from zoedge.tasks.losses import IGNORED
-
 
 @dataclass(frozen=True)
 class Task:
@@ -30,11 +28,6 @@ class Task:
     def to(self, device: torch.device) -> "Task":
         """The same task on a device."""
         return Task(self.name, self.inputs.to(device), self.targets.to(device), self.classes)
-
-    def accuracy(self, outputs: Tensor, targets: Tensor) -> float:
-        """Share of the positions that count at which the largest output is the target."""
-        counts = targets != IGNORED
-        return float((outputs.argmax(-1) == targets)[counts].float().mean())
 
 
 def pick(labels: Tensor, classes: int, per_class: int) -> Tensor:
