@@ -95,16 +95,20 @@ def _step(path) -> int:
     return int(names[-1].split("-")[0]) if names else 0
 
 
-def test_a_damaged_checkpoint_is_not_used(tmp_path):
-    settings = small()
-    start(settings, tmp_path / "whole")
+def whole_and_interrupted(path) -> None:
+    """A run as a whole, and the same one ended by Ctrl-C at step 45."""
 
     def stop(moment: Moment):
         if moment.step == 45:
             raise KeyboardInterrupt
 
+    start(small(), path / "whole")
     with pytest.raises(KeyboardInterrupt):
-        start(settings, tmp_path / "run", stop)
+        start(small(), path / "run", stop)
+
+
+def test_a_damaged_checkpoint_is_not_used(tmp_path):
+    whole_and_interrupted(tmp_path)
     assert RunFolder(tmp_path / "run").status.state == "interrupted"
     *_, before, last = sorted((tmp_path / "run" / "checkpoints").iterdir())
     assert (before.name[:10], last.name[:10]) == ("0000000030", "0000000040")
@@ -116,15 +120,7 @@ def test_a_damaged_checkpoint_is_not_used(tmp_path):
 
 
 def test_metrics_that_were_cut_off_are_mended(tmp_path):
-    settings = small()
-    start(settings, tmp_path / "whole")
-
-    def stop(moment: Moment):
-        if moment.step == 45:
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        start(settings, tmp_path / "run", stop)
+    whole_and_interrupted(tmp_path)
     with (tmp_path / "run" / "metrics.csv").open("a") as file:
         file.write("40,0.1")
     assert len(RunFolder(tmp_path / "run").metrics()["step"]) < 13

@@ -1,8 +1,8 @@
 """Activations whose second derivative costs one multiplication.
 
 PyTorch differentiates the backward of GELU and SiLU by a dozen elementwise passes that are the same for every vector.
-Inside ``cheap_second_derivatives`` the first and second derivative are computed once, with the loss, and kept, which
-takes about a third off the time of a product with the Hessian of a convolutional network.
+Inside ``CheapSecondDerivatives`` the first and second derivative are computed once, with the loss, and kept: a
+product with the Hessian then costs a multiplication for each.
 """
 
 import math
@@ -73,7 +73,7 @@ _DERIVATIVES: dict[Any, Callable[..., Derivatives]] = {
 }
 
 
-class cheap_second_derivatives(TorchFunctionMode):  # noqa: N801, a context manager
+class CheapSecondDerivatives(TorchFunctionMode):
     """While active, GELU and SiLU keep their derivatives; a third one raises ``ThirdDerivativeError``."""
 
     def __torch_function__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.modules.module import register_module_forward_pre_hook
 
-from zoedge.curvature.activations import cheap_second_derivatives
+from zoedge.curvature.activations import CheapSecondDerivatives
 
 # What two evaluations at the same point may differ by, relative to the loss: parallel sums are not always reproducible.
 _SAME = {torch.float64: 1e-9, torch.float32: 1e-5, torch.bfloat16: 1e-2, torch.float16: 1e-2}
@@ -111,7 +111,7 @@ class Objective:
         """Where losses are evaluated and differentiated: with kernels that have second derivatives, without a trace."""
         with _undisturbed(self._params), ExitStack() as stack:
             if self.cheap:
-                stack.enter_context(cheap_second_derivatives())
+                stack.enter_context(CheapSecondDerivatives())
             yield
 
     def _evaluate(self, *batch: Any) -> Tensor:

@@ -1,7 +1,7 @@
 """Keep freed memory in the process.
 
 The C library gives large blocks back to the system as soon as they are freed, and a forward pass takes them again, page
-by page: a quarter of the time of a convolutional network on a CPU.
+by page.
 """
 
 import ctypes

@@ -81,15 +81,15 @@ def _checked(arrays: Arrays, source: str) -> Arrays:
 def _write(path: Path, arrays: Arrays) -> None:
     """Atomically: a file of that name is always whole."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=path.name)
+    beside = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        with os.fdopen(descriptor, "wb") as file:
+        with beside.open("wb") as file:
             np.savez(file, images=arrays[0], labels=arrays[1])
             file.flush()
             os.fsync(file.fileno())
-        Path(name).replace(path)
+        beside.replace(path)
     except BaseException:
-        Path(name).unlink(missing_ok=True)
+        beside.unlink(missing_ok=True)
         raise
 
 
