@@ -46,7 +46,12 @@ def test_digits():
     assert torch.equal(task.targets.bincount(), torch.full((5,), 20))
     small = digits(classes=5, per_class=20, image_size=4)
     torch.testing.assert_close(small.inputs.mean((1, 2, 3)), task.inputs.mean((1, 2, 3)), rtol=1e-4, atol=1e-5)
+    chosen = digits(classes=5, per_class=20, seed=1)
+    assert torch.equal(chosen.targets.bincount(), torch.full((5,), 20))
+    assert torch.equal(chosen.inputs, digits(classes=5, per_class=20, seed=1).inputs)
+    assert not torch.equal(chosen.inputs, task.inputs)
     for settings, message in (
+        ({"seed": -1}, "seed must be at least 0"),
         ({"classes": 11}, "at most 10"),
         ({"classes": 1}, "at least 2"),
         ({"per_class": 500}, "only 174 examples"),

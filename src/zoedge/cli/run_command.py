@@ -1,21 +1,26 @@
 """``zoedge run``: train a model, measuring how near it is to the edge."""
 
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, TypeVar
+from typing import Annotated, TypeVar, get_args
 
 import tyro
 
-from zoedge.experiments.settings import Settings, read_config
+from zoedge.experiments.presets import PresetName, preset
+from zoedge.experiments.settings import MethodName, ModelName, Settings, read_config
 
 DESCRIPTION = """Train a model, measuring how near it is to the edge of stability.
 
 Try:
   zoedge run --task digits --model vit --method zo-gdm --lr 2e-4 --momentum 0.9 --steps 5000 --measure-every 250
+  zoedge run --preset laptop --model resnet20 --method zo-adam
   zoedge run --config run.toml --lr 1e-3 --out runs/try
 
-A config file holds the same settings (lr = 1e-3, data.per_class = 20, ...); flags go on top of it.
+A preset gives settings with which a model reaches the edge by a method: in minutes on two cores (laptop), or at the
+paper's scale (paper, for a GPU). A config file holds the same settings as the flags (lr = 1e-3, data.per_class = 20,
+...). Flags go on top of either.
 """
 
 
@@ -26,12 +31,14 @@ class RunArguments:
     Args:
         settings: of the run.
         config: TOML file with settings.
+        preset: settings that suit the model and the method.
         out: folder of the run; by default its name says what it is, in runs/.
         quiet: show nothing while it runs.
     """
 
     settings: Annotated[Settings, tyro.conf.arg(name="")]
     config: Path | None = None
+    preset: PresetName | None = None
     out: Path | None = None
     quiet: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
 
@@ -40,10 +47,23 @@ Arguments = TypeVar("Arguments", bound=RunArguments)
 
 
 def parse(arguments: list[str], kind: type[Arguments], prog: str, description: str) -> Arguments:
-    """Parse settings: the defaults or a config file, then flags on top."""
-    config = _value(arguments, "--config")
-    base = read_config(Path(config)) if config else Settings()
-    return tyro.cli(kind, default=kind(base), prog=prog, description=description, args=arguments)
+    """Parse settings: the defaults, a preset or a config file, then flags on top."""
+    return tyro.cli(kind, default=kind(_base(arguments)), prog=prog, description=description, args=arguments)
+
+
+def _base(arguments: list[str]) -> Settings:
+    config, name = _value(arguments, "--config"), _value(arguments, "--preset")
+    if config and name:
+        raise ValueError("give --config or --preset, not both")
+    if config:
+        return read_config(Path(config))
+    known: dict[str, Sequence[str]] = {
+        "--preset": get_args(PresetName), "--model": get_args(ModelName), "--method": get_args(MethodName)
+    }  # fmt: skip
+    given = {flag: _value(arguments, flag) for flag in known}
+    if name is None or any(value is not None and value not in known[flag] for flag, value in given.items()):
+        return Settings()  # the parser says what is wrong
+    return preset(name, given["--model"] or Settings.model, given["--method"] or Settings.method)  # pyright: ignore[reportArgumentType]
 
 
 def main(arguments: list[str]) -> None:

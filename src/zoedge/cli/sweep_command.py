@@ -20,6 +20,7 @@ DESCRIPTION = """A grid of runs over any settings, several at once, with the thr
 
 Try:
   zoedge sweep --grid lr=1e-3,2e-3,4e-3 --out runs/lrs
+  zoedge sweep --preset laptop --model resnet20 --grid lr=2e-3,4e-3 --out runs/resnet
   zoedge sweep --grid lr=1e-4,2e-4 momentum=0.5,0.9 --method zo-gdm --out runs/grid
 
 The same command again goes on where it was interrupted. At the end a report of all runs is in OUT/report.
@@ -35,6 +36,7 @@ class SweepArguments(RunArguments):
     Args:
         settings: that the runs share.
         config: TOML file with settings.
+        preset: settings that suit the model and the method.
         out: folder of the sweep.
         quiet: show nothing while it runs.
         grid: settings, each with the values that it takes.

@@ -10,6 +10,7 @@
 from typing import TYPE_CHECKING, Any
 
 from zoedge.experiments.folder import COLUMNS, RunFolder, Status, find_runs
+from zoedge.experiments.presets import preset, presets
 from zoedge.experiments.settings import Data, Settings, Size, from_mapping, read_config, to_mapping
 from zoedge.experiments.sweep import plan, sweep
 from zoedge.experiments.verdict import Verdict, verdict
@@ -30,6 +31,8 @@ __all__ = [
     "find_runs",
     "from_mapping",
     "plan",
+    "preset",
+    "presets",
     "read_config",
     "resume",
     "start",

@@ -90,8 +90,6 @@ def load_task(settings: Settings) -> Task:
     for name in given:
         if name not in known:
             raise ValueError(f"the task {settings.task} has no setting data.{name}: it has {', '.join(known)}")
-    if "seed" in known:
-        given["seed"] = settings.seed
     return make(**given)
 
 

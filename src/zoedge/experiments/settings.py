@@ -29,6 +29,7 @@ class Data:
         examples: number of sequences (sorting).
         numbers: how many different numbers (sorting).
         length: of a sequence (sorting).
+        seed: of the sequences (sorting), of a random choice (digits, cifar10; by default the first of each class).
         folder: with the files of CIFAR-10; by default the cache, else they are downloaded.
     """
 
@@ -38,6 +39,7 @@ class Data:
     examples: int | None = None
     numbers: int | None = None
     length: int | None = None
+    seed: int | None = None
     folder: str | None = None
 
 

@@ -9,13 +9,20 @@ from zoedge.tasks.task import Task, pick, resize, standardize
 from zoedge.theory import checks
 
 
-def cifar10(classes: int = 4, per_class: int = 250, image_size: int = 32, folder: Path | None = None) -> Task:
-    """The first ``per_class`` training images of each class, standardized by the whole training set.
+def cifar10(
+    classes: int = 4,
+    per_class: int = 250,
+    image_size: int = 32,
+    seed: int | None = None,
+    folder: Path | None = None,
+) -> Task:
+    """``per_class`` training images of each class, standardized by the whole training set.
 
     Args:
         classes: 0 .. classes - 1, at most 10.
         per_class: images of each, at most 5,000.
         image_size: 32, 16, 8, ... pixels; smaller than 32 by averaging over squares.
+        seed: of a random choice; by default the first of each class.
         folder: with the files of CIFAR-10; by default the cache, else they are downloaded.
     """
     checks.count("per_class", per_class)
@@ -28,7 +35,7 @@ def cifar10(classes: int = 4, per_class: int = 250, image_size: int = 32, folder
     shares = torch.stack([torch.bincount(values[:, c], minlength=256) / len(values) for c in range(3)]).double()
     mean = shares @ levels
     deviation = (shares @ levels.square() - mean.square()).sqrt()
-    chosen = pick(labels, classes, per_class)
+    chosen = pick(labels, classes, per_class, seed)
     images = pixels[chosen].permute(0, 3, 1, 2).float() / 255
     images = resize(standardize(images, mean.float(), deviation.float()), image_size)
     return Task("cifar10", images.contiguous(), labels[chosen].long(), classes)

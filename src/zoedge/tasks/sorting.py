@@ -3,7 +3,7 @@
 import torch
 
 from zoedge.tasks.losses import IGNORED
-from zoedge.tasks.task import Task
+from zoedge.tasks.task import Task, seeded
 from zoedge.theory import checks
 
 
@@ -22,8 +22,7 @@ def sorting(examples: int = 1000, numbers: int = 4, length: int = 8, seed: int =
     """
     checks.count("numbers", numbers, at_least=2)
     checks.count("length", length)
-    generator = torch.Generator().manual_seed(checks.count("seed", seed, at_least=0))
-    given = torch.randint(numbers, (checks.count("examples", examples), length), generator=generator)
+    given = torch.randint(numbers, (checks.count("examples", examples), length), generator=seeded(seed))
     tokens = torch.cat([given, given.sort(1).values], 1)
     targets = tokens[:, 1:].clone()
     targets[:, : length - 1] = IGNORED

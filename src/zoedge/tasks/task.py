@@ -5,6 +5,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from zoedge.theory import checks
+
 
 @dataclass(frozen=True)
 class Task:
@@ -30,13 +32,24 @@ class Task:
         return Task(self.name, self.inputs.to(device), self.targets.to(device), self.classes)
 
 
-def pick(labels: Tensor, classes: int, per_class: int) -> Tensor:
-    """Numbers of the first ``per_class`` examples of each of the first ``classes`` classes, in their order."""
-    found = [torch.nonzero(labels == c).view(-1)[:per_class] for c in range(classes)]
+def pick(labels: Tensor, classes: int, per_class: int, seed: int | None) -> Tensor:
+    """Numbers of ``per_class`` examples of each of the first ``classes`` classes, in their order.
+
+    The first ones of each class, or, with a seed, random ones.
+    """
+    order = torch.arange(len(labels))
+    if seed is not None:
+        order = torch.randperm(len(labels), generator=seeded(seed))
+    found = [order[labels[order] == c][:per_class] for c in range(classes)]
     short = min(len(numbers) for numbers in found)
     if short < per_class:
         raise ValueError(f"there are only {short} examples of some class, but {per_class} were asked for")
     return torch.cat(found).sort().values
+
+
+def seeded(seed: int) -> torch.Generator:
+    """A generator of its own for the data."""
+    return torch.Generator().manual_seed(checks.count("seed", seed, at_least=0))
 
 
 def standardize(images: Tensor, mean: Tensor, deviation: Tensor) -> Tensor:
