@@ -59,6 +59,7 @@ def test_what_there_is_not(arguments, message):
 @pytest.fixture
 def digits_instead_of_cifar10():
     """The same settings without a download."""
+
     def change(settings: Settings) -> Settings:
         if settings.task != "cifar10":
             return settings

@@ -17,6 +17,7 @@ COMMANDS = {
     "sweep": "a grid of runs, several at once",
     "list": "the runs in a folder",
     "show": "settings, status and verdict of a run",
+    "reproduce": "a figure of the paper, with a verdict on what it claims",
     "report": "the band figure of runs, and a page",
     "export": "the metrics of a run as csv or parquet",
 }

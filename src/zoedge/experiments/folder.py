@@ -30,7 +30,7 @@ from zoedge.experiments.settings import Settings, from_mapping, to_mapping
 State = Literal["new", "running", "finished", "interrupted", "diverged"]
 COLUMNS = (
     "step", "loss", "lr", "lower", "threshold", "upper", "exact",
-    "lower_stderr", "upper_stderr", "exact_stderr", "products",
+    "lower_stderr", "upper_stderr", "exact_stderr", "products", "commutator", "commutator_stderr",
 )  # fmt: skip
 
 
@@ -140,7 +140,7 @@ class RunFolder:
         columns: dict[str, list[float]] = {name: [] for name in COLUMNS}
         for row in rows:
             for name, values in columns.items():
-                values.append(float(row[name]))
+                values.append(float(row.get(name, "nan")))
         return columns
 
     def readings(self) -> dict[str, list[float]]:

@@ -19,8 +19,14 @@ _LAPTOP: dict[ModelName, tuple[Settings, Changes]] = {
         {"zo-gd": {"lr": 1e-2}, "zo-gdm": {"lr": 1e-3}, "zo-adam": {"lr": 3e-3}},
     ),
     "cnn": (
-        Settings(data=Data(classes=4, per_class=12), size=Size(width=8, hidden=32), steps=20_000, measure_every=1000),
-        {"gd": {"lr": 2e-2}, "zo-gd": {"lr": 5e-3}, "zo-gdm": {"lr": 5e-4}, "zo-adam": {"lr": 3e-3}},
+        Settings(
+            task="cifar10",
+            data=Data(per_class=12, image_size=16),
+            size=Size(width=16, hidden=64),
+            steps=30_000,
+            measure_every=1500,
+        ),
+        {"gd": {"lr": 2e-2}, "zo-gd": {"lr": 1e-3}, "zo-gdm": {"lr": 1e-4}, "zo-adam": {"lr": 1e-3}},
     ),
     "resnet20": (
         Settings(data=Data(per_class=5), size=Size(width=8, depth=1), steps=6000, measure_every=500),

@@ -15,7 +15,8 @@ from pathlib import Path
 import torch
 from torch.optim import Optimizer
 
-from zoedge.curvature import measure
+from zoedge.curvature import HessianOperator, measure, relative_commutator
+from zoedge.curvature.recursion import recursion
 from zoedge.experiments import checkpoint
 from zoedge.experiments.checkpoint import Checkpoint
 from zoedge.experiments.folder import MetricsWriter, RunFolder, Status
@@ -138,9 +139,20 @@ class _Run:
             keep=True,
             generator=generator,
         )
+        row = {name: value for name, value in asdict(self._band).items() if name != "step"}
+        if "adam" in self._settings.method and self._settings.commutator_probes:
+            row |= self._commutator(generator)
         self._measuring += time.monotonic() - started
         self._report("running")
-        return {name: value for name, value in asdict(self._band).items() if name != "step"}
+        return row
+
+    def _commutator(self, generator: torch.Generator) -> dict[str, float]:
+        """How far preconditioner and Hessian are from commuting."""
+        found = recursion(self._optimizer)
+        assert found.preconditioner is not None, "Adam has one after its first step"
+        H = HessianOperator(self._objective.part, found.params, batches=self._objective.chunks(), keep=True)
+        estimate = relative_commutator(H, found.preconditioner, self._settings.commutator_probes, generator=generator)
+        return {"commutator": estimate.value, "commutator_stderr": estimate.stderr}
 
     def _check_loss(self) -> None:
         if math.isnan(self._first_loss):

@@ -88,6 +88,7 @@ class Settings:
         log_every: steps between two rows of the metrics.
         measure_every: steps between two readings of the curvature; 0: never.
         budget: Hessian-vector products of a reading.
+        commutator_probes: for the relative commutator of Hessian and preconditioner (adam, zo-adam); 0: not measured.
         checkpoint_every: steps between two checkpoints.
         seed: of initialisation, directions and batches.
         device: cpu, cuda or auto.
@@ -113,6 +114,7 @@ class Settings:
     log_every: int = 10
     measure_every: int = 250
     budget: int = 160
+    commutator_probes: int = 0
     checkpoint_every: int = 250
     seed: int = 0
     device: str = "auto"
@@ -124,7 +126,7 @@ class Settings:
         checks.positive("lr", self.lr)
         for name in ("steps", "log_every", "checkpoint_every"):
             checks.count(name, getattr(self, name))
-        for name in ("measure_every", "seed", "threads"):
+        for name in ("measure_every", "commutator_probes", "seed", "threads"):
             checks.count(name, getattr(self, name), at_least=0)
         checks.count("budget", self.budget, at_least=4)
         if self.batch_size is not None:

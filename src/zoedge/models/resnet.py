@@ -40,14 +40,15 @@ class Block(nn.Module):
 
     def __init__(self, before: int, after: int, groups: int) -> None:
         super().__init__()
-        stride = 1 if before == after else 2
-        self.first = nn.Conv2d(before, after, 3, stride, padding=1, bias=False)
+        self.stride = 1 if before == after else 2
+        self.first = nn.Conv2d(before, after, 3, self.stride, padding=1, bias=False)
         self.first_norm = nn.GroupNorm(groups, after)
         self.second = nn.Conv2d(after, after, 3, padding=1, bias=False)
         self.second_norm = nn.GroupNorm(groups, after)
-        self.shortcut = nn.Identity() if stride == 1 else nn.Conv2d(before, after, 1, stride, bias=False)
+        self.shortcut = nn.Identity() if before == after else nn.Conv2d(before, after, 1, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
         """Shape (n, after, height / stride, width / stride)."""
         hidden = gelu(self.first_norm(self.first(x)))
-        return gelu(self.second_norm(self.second(hidden)) + self.shortcut(x))
+        # A 1 x 1 convolution with a stride corrupts memory for few channels that are laid out last (oneDNN issue 6035).
+        return gelu(self.second_norm(self.second(hidden)) + self.shortcut(x[..., :: self.stride, :: self.stride]))

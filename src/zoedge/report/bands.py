@@ -1,5 +1,8 @@
 """The band figure of the paper: the loss above, below the curvature terms with the threshold they settle at."""
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -14,38 +17,92 @@ _STYLES = {
     "exact": (":", 1.4, "exact curvature"),
     "threshold": ("--", 1.2, "threshold"),
 }
+_HEIGHTS = {"loss": 2.4, "band": 3.6, "commutator": 1.8}
 
 
-def band_figure(runs: list[RunFolder], labels: list[str]) -> Figure:
-    """Draw runs, one colour each.
+@dataclass(frozen=True)
+class Column:
+    """A column of a figure: runs that are drawn over each other, one colour each.
 
-    Lower term solid, upper term dash-dotted, exact curvature dotted, threshold dashed; of a first-order run the largest
-    eigenvalue is all three terms and is drawn once.
+    Attributes:
+        title: above it.
+        runs: that are drawn.
+        labels: of the runs.
     """
-    figure = Figure(figsize=(6.4, 6.0), layout="constrained", dpi=160)
-    above, below = figure.subplots(2, 1, sharex=True, height_ratios=(1, 1.5))
-    seen = {"lower", "threshold"}
-    for number, (run, label) in enumerate(zip(runs, labels, strict=True)):
-        color = f"C{number}"
-        metrics, readings = run.metrics(), run.readings()
-        above.plot(*_smoothed(metrics["step"], metrics["loss"]), color=color, lw=1.1, label=label)
-        zeroth = METHODS[run.settings.method].zeroth_order
-        for name, (style, width, _) in _STYLES.items():
-            if zeroth or name in ("lower", "threshold"):
-                below.plot(readings["step"], readings[name], style, color=color, lw=width)
-                seen.add(name)
-    above.set(ylabel="training loss", yscale="log")
-    above.legend(frameon=False, fontsize=8)
-    below.set(xlabel="step", ylabel="curvature", ylim=_range(runs))
+
+    title: str
+    runs: Sequence[RunFolder]
+    labels: Sequence[str]
+
+
+def band_figure(columns: Sequence[Column], rows: Sequence[str] = ("loss", "band")) -> Figure:
+    """Draw columns of runs.
+
+    In the row of the band: lower term solid, upper term dash-dotted, exact curvature dotted, threshold dashed; of a
+    first-order run the largest eigenvalue is all three terms and is drawn once.
+
+    Args:
+        columns: side by side.
+        rows: ``loss``, ``band`` and ``commutator``, from above.
+    """
+    heights = [_HEIGHTS[row] for row in rows]
+    width = 6.4 if len(columns) == 1 else 4.2 * len(columns)
+    figure = Figure(figsize=(width, sum(heights)), layout="constrained", dpi=160)
+    grid = figure.subplots(len(rows), len(columns), sharex="col", squeeze=False, height_ratios=heights)
+    for axes, column in zip(grid.T, columns, strict=True):
+        for place, row in zip(axes, rows, strict=True):
+            _DRAW[row](place, column)
+            place.spines[["top", "right"]].set_visible(False)
+            place.grid(alpha=0.2)
+        colors = [Line2D([], [], color=f"C{i}", label=label) for i, label in enumerate(column.labels)]
+        axes[0].legend(handles=colors, frameon=False, fontsize=8, loc="best" if rows[0] == "loss" else "lower right")
+        axes[0].set_title(column.title, fontsize=11)
+        axes[-1].set_xlabel("step")
+    _style_legend(grid[list(rows).index("band"), 0], columns)
+    return figure
+
+
+def _draw_loss(axes: Axes, column: Column) -> None:
+    for number, run in enumerate(column.runs):
+        metrics = run.metrics()
+        axes.plot(*_smoothed(metrics["step"], metrics["loss"]), color=f"C{number}", lw=1.1)
+    axes.set(ylabel="training loss", yscale="log")
+
+
+def _draw_band(axes: Axes, column: Column) -> None:
+    for number, run in enumerate(column.runs):
+        readings = run.readings()
+        for name in _terms(run):
+            style, width, _ = _STYLES[name]
+            axes.plot(readings["step"], readings[name], style, color=f"C{number}", lw=width)
+    axes.set(ylabel="curvature", ylim=_range(column.runs))
+
+
+def _draw_commutator(axes: Axes, column: Column) -> None:
+    for number, run in enumerate(column.runs):
+        readings = run.readings()
+        axes.plot(readings["step"], readings["commutator"], color=f"C{number}", lw=1.3)
+    axes.set(ylabel="rel. commutator", ylim=(0, 1))
+
+
+_DRAW = {"loss": _draw_loss, "band": _draw_band, "commutator": _draw_commutator}
+
+
+def _terms(run: RunFolder) -> Sequence[str]:
+    return tuple(_STYLES) if METHODS[run.settings.method].zeroth_order else ("lower", "threshold")
+
+
+def _style_legend(axes: Axes, columns: Sequence[Column]) -> None:
+    seen = {name for column in columns for run in column.runs for name in _terms(run)}
     handles = [
         Line2D([], [], color="0.25", ls=style, lw=width, label=name)
         for key, (style, width, name) in _STYLES.items()
         if key in seen
     ]
-    below.legend(handles=handles, frameon=False, fontsize=8, ncols=2, loc="upper left")
-    for axes in (above, below):
-        _tidy(axes)
-    return figure
+    # Beside a legend of the colours that may be there already.
+    if (first := axes.get_legend()) is not None:
+        axes.add_artist(first)
+    axes.legend(handles=handles, frameon=False, fontsize=8, ncols=2, loc="upper left")
 
 
 def _smoothed(steps: list[float], loss: list[float], points: int = 400) -> tuple[np.ndarray, np.ndarray]:
@@ -57,15 +114,10 @@ def _smoothed(steps: list[float], loss: list[float], points: int = 400) -> tuple
     return x.mean(1), np.median(y, 1)
 
 
-def _range(runs: list[RunFolder]) -> tuple[float, float]:
+def _range(runs: Sequence[RunFolder]) -> tuple[float, float]:
     """From zero to a little above the largest threshold and what is near it; catapults may go far beyond."""
     thresholds = [value for run in runs for value in run.readings()["threshold"]]
     uppers = [value for run in runs for value in run.readings()["upper"]]
     if not thresholds:
         return 0.0, 1.0
     return 0.0, 1.3 * min(max(max(uppers), max(thresholds)), 2 * max(thresholds))
-
-
-def _tidy(axes: Axes) -> None:
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.grid(alpha=0.2)

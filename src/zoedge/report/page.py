@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from zoedge.experiments.folder import RunFolder
 from zoedge.experiments.settings import to_mapping
 from zoedge.experiments.verdict import verdict
-from zoedge.report.bands import band_figure
+from zoedge.report.bands import Column, band_figure
 
 _STYLE = """
 body { font: 16px/1.5 system-ui, sans-serif; max-width: 60rem; margin: 2rem auto; padding: 0 1rem; color: #222 }
@@ -25,7 +25,7 @@ def write_report(runs: list[RunFolder], folder: Path) -> list[Path]:
     """Write ``bands.png``, ``bands.svg`` and ``report.html``."""
     folder.mkdir(parents=True, exist_ok=True)
     names = labels(runs)
-    figure = band_figure(runs, names)
+    figure = band_figure([Column("", runs, names)])
     files = [folder / "bands.png", folder / "bands.svg", folder / "report.html"]
     figure.savefig(files[0])
     figure.savefig(files[1])
