@@ -15,8 +15,8 @@ Changes = dict[MethodName, dict[str, Any]]
 # What is trained, and for each method how.
 _LAPTOP: dict[ModelName, tuple[Settings, Changes]] = {
     "mlp": (
-        Settings(data=Data(per_class=5), size=Size(width=32), steps=20_000, measure_every=1000),
-        {"zo-gd": {"lr": 1e-2}, "zo-gdm": {"lr": 1e-3}, "zo-adam": {"lr": 3e-3}},
+        Settings(data=Data(per_class=10), size=Size(width=64, depth=4), steps=20_000, measure_every=1000),
+        {"zo-gd": {"lr": 4e-3}, "zo-gdm": {"lr": 4e-4}, "zo-adam": {"lr": 2e-3}},
     ),
     "cnn": (
         Settings(
@@ -26,19 +26,34 @@ _LAPTOP: dict[ModelName, tuple[Settings, Changes]] = {
             steps=30_000,
             measure_every=1500,
         ),
-        {"gd": {"lr": 2e-2}, "zo-gd": {"lr": 1e-3}, "zo-gdm": {"lr": 1e-4}, "zo-adam": {"lr": 1e-3}},
+        {
+            "gd": {"lr": 2e-2, "steps": 4000, "measure_every": 200},
+            "zo-gd": {"lr": 1e-3},
+            "zo-gdm": {"lr": 1.2e-4},
+            "zo-adam": {"lr": 1e-3, "steps": 10_000, "measure_every": 500},
+        },
     ),
     "resnet20": (
-        Settings(data=Data(per_class=5), size=Size(width=8, depth=1), steps=6000, measure_every=500),
-        {"zo-gd": {"lr": 3e-3}, "zo-gdm": {"lr": 3e-4}, "zo-adam": {"lr": 3e-3}},
+        Settings(data=Data(per_class=5), size=Size(width=8, depth=1), steps=6000, measure_every=300),
+        {"zo-gd": {"lr": 3e-3}, "zo-gdm": {"lr": 4e-4}, "zo-adam": {"lr": 3e-3}},
     ),
     "vit": (
         Settings(data=Data(per_class=5), size=Size(width=16, depth=2, heads=4, patch=4), steps=8000, measure_every=400),
-        {"zo-gd": {"lr": 3e-3}, "zo-gdm": {"lr": 3e-4}, "zo-adam": {"lr": 3e-3}},
+        {"zo-gd": {"lr": 3e-3}, "zo-gdm": {"lr": 4e-4}, "zo-adam": {"lr": 3e-3}},
     ),
     "lstm": (
-        Settings(task="sorting", loss="cross-entropy", data=Data(examples=100), steps=30_000, measure_every=1500),
-        {"zo-gd": {"lr": 3e-3}, "zo-gdm": {"lr": 3e-4}, "zo-adam": {"lr": 3e-3}},
+        Settings(
+            task="sorting",
+            loss="cross-entropy",
+            data=Data(examples=100, length=4),
+            steps=15_000,
+            measure_every=1000,
+        ),
+        {
+            "zo-gd": {"lr": 5e-3},
+            "zo-gdm": {"lr": 6e-4},
+            "zo-adam": {"lr": 3e-3, "steps": 8000, "measure_every": 500},
+        },
     ),
     "mamba": (
         Settings(
@@ -49,7 +64,7 @@ _LAPTOP: dict[ModelName, tuple[Settings, Changes]] = {
             steps=8000,
             measure_every=500,
         ),
-        {"zo-gd": {"lr": 1e-2}, "zo-gdm": {"lr": 1e-3}, "zo-adam": {"lr": 3e-3}},
+        {"zo-gd": {"lr": 1e-2}, "zo-gdm": {"lr": 1.2e-3}, "zo-adam": {"lr": 3e-3}},
     ),
 }
 _PAPER_METHODS: Changes = {"zo-gd": {"lr": 1e-3}, "zo-gdm": {"lr": 1e-4}, "zo-adam": {"lr": 1e-3}}

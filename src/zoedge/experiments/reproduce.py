@@ -22,8 +22,16 @@ def shortened(entry: Entry, steps: int) -> Entry:
 
 
 def run_paths(entry: Entry, root: Path) -> list[list[Path]]:
-    """The folder of every run, panel by panel: equal settings have equal folders, whatever figure they belong to."""
-    return [[root / _name(run) for run in panel.runs] for panel in entry.panels]
+    """The folder of every run, panel by panel."""
+    return [[run_path(run, root) for run in panel.runs] for panel in entry.panels]
+
+
+def run_path(settings: Settings, root: Path) -> Path:
+    """A folder named after what is trained and a digest of what differs from the defaults: equal for equal settings."""
+    default = to_mapping(Settings())
+    given = {name: value for name, value in to_mapping(settings).items() if value != default[name]}
+    digest = hashlib.sha256(json.dumps(given, sort_keys=True).encode()).hexdigest()[:10]
+    return root / f"{settings.model}-{settings.method}-{digest}"
 
 
 def write_verdict(entry: Entry, paths: list[list[Path]], file: Path, table: Sequence[Claim] = ()) -> dict[str, Any]:
@@ -70,11 +78,3 @@ def _summary(panel: str, label: str, run: RunFolder) -> dict[str, Any]:
 def _short(settings: Settings, steps: int) -> Settings:
     raises = tuple((step * steps // settings.steps, lr) for step, lr in settings.lr_schedule)
     return replace(settings, steps=steps, lr_schedule=raises, measure_every=steps, log_every=1)
-
-
-def _name(settings: Settings) -> str:
-    """What is trained, and a digest of what differs from the defaults."""
-    default = to_mapping(Settings())
-    given = {name: value for name, value in to_mapping(settings).items() if value != default[name]}
-    digest = hashlib.sha256(json.dumps(given, sort_keys=True).encode()).hexdigest()[:10]
-    return f"{settings.model}-{settings.method}-{digest}"
