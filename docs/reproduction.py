@@ -22,8 +22,8 @@ from stored verdicts (`python docs/reproduction.py`); nothing on it is written b
 scale: `zoedge reproduce NAME --preset paper`.
 
 The edge counts as reached at the first reading with an edge ratio (step size over critical step size) of 0.8. Readings
-are [measured](curvature.md), with the exact curvature as a dotted line; the [settings](runs.md#presets) are those of the
-laptop presets. Seeds were not chosen: every run has seed 0.
+are [measured](curvature.md), with the exact curvature as a dotted line; the settings are those of the [laptop
+presets](runs.md#presets). Seeds were not chosen: every run has seed 0.
 
 | figure | in the paper | claims that hold | runs at the edge | mean edge ratio | minutes of runs |
 |---|---|---|---|---|---|
@@ -56,7 +56,8 @@ def summary(content: dict[str, Any]) -> str:
     mean = f"{sum(run['edge_ratio'] for run in at_edge) / len(at_edge):.2f}" if at_edge else "-"
     minutes = sum(run["seconds"] for run in runs) / 60
     link = f"[{content['name']}](#{content['name']})"
-    return f"| {link} | {content['paper']} | {holding} of {len(claims)} | {len(at_edge)} of {len(runs)} | {mean} | {minutes:.0f} |"
+    held, reached = f"{holding} of {len(claims)}", f"{len(at_edge)} of {len(runs)}"
+    return f"| {link} | {content['paper']} | {held} | {reached} | {mean} | {minutes:.0f} |"
 
 
 def section(content: dict[str, Any]) -> str:
@@ -83,8 +84,8 @@ def paragraph(content: dict[str, Any]) -> str:
         ratios = [run["edge_ratio"] for run in at_edge]
         when = [run["reached"] / run["settings"]["steps"] for run in at_edge]
         text.append(
-            f"{len(at_edge)} of {len(runs)} runs reach the edge, after {min(when):.0%} to {max(when):.0%} of their steps; "
-            f"from there on their mean edge ratios lie between {min(ratios):.2f} and {max(ratios):.2f}."
+            f"{len(at_edge)} of {len(runs)} runs reach the edge, after {min(when):.0%} to {max(when):.0%} of their "
+            f"steps; from there on their mean edge ratios lie between {min(ratios):.2f} and {max(ratios):.2f}."
         )
     for run in runs:
         if run["state"] == "diverged":

@@ -2,13 +2,14 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 
 import pyarrow.parquet
 import pytest
 
 from tests.experiments.small import SMALL
 from zoedge.cli import main
-from zoedge.experiments import RunFolder, to_mapping
+from zoedge.experiments import RunFolder, preset, to_mapping
 
 FLAGS = [
     "--model", "mlp", "--lr", "1e-2", "--steps", "40", "--measure-every", "20", "--budget", "8", "--threads", "1",
@@ -49,12 +50,35 @@ def test_flags_go_on_top_of_a_config_file(tmp_path):
     assert (settings.model, settings.steps, settings.data.per_class) == ("mlp", 3, 2)
 
 
+def test_flags_go_on_top_of_a_preset(tmp_path):
+    flags = ["--preset", "laptop", "--model", "vit", "--method", "zo-adam", "--steps", 2, "--measure-every", 0]
+    assert zoedge("run", *flags, "--out", tmp_path / "run", "--quiet") == 0
+    expected = replace(preset("laptop", "vit", "zo-adam"), steps=2, measure_every=0)
+    assert RunFolder(tmp_path / "run").settings == expected
+
+
+def test_reproduce(tmp_path, capsys):
+    assert zoedge("reproduce") == 0
+    assert "gd-vs-zogd  figure 1" in capsys.readouterr().out
+    assert zoedge("reproduce", "vitt") == 2
+    assert "there is no figure 'vitt': use all, or gd-vs-zogd" in capsys.readouterr().err
+    command = ["reproduce", "table", "--steps", 2, "--jobs", 2, "--out", tmp_path]
+    assert zoedge(*command) == 0
+    assert "h of runs" in capsys.readouterr().out
+    stamps = [path.stat().st_mtime_ns for path in tmp_path.glob("laptop/runs/*/status.json")]
+    assert len(stamps) == 2
+    assert zoedge(*command, "--quiet") == 0
+    assert stamps == [path.stat().st_mtime_ns for path in tmp_path.glob("laptop/runs/*/status.json")]
+
+
 def test_mistakes_are_named(tmp_path, capsys):
     (tmp_path / "bad.toml").write_text("lrr = 1")
     for arguments, message in (
         (["run", "--config", tmp_path / "bad.toml"], "did you mean lr?"),
         (["run", "--config", tmp_path / "none.toml"], "No such file"),
         (["run", "--model", "lstm", "--out", tmp_path / "x"], "does not fit the task digits"),
+        (["run", "--preset", "laptop", "--model", "vit", "--method", "gd"], "has no method 'gd': use zo-gd"),
+        (["run", "--preset", "laptop", "--config", tmp_path / "bad.toml"], "give --config or --preset, not both"),
         (["resume", tmp_path], "is no run"),
         (["list", tmp_path / "nothing"], "there are no runs"),
         (["sweep", "--grid", "lr", "--out", tmp_path], "NAME=A,B"),
@@ -127,7 +151,7 @@ def test_help(capsys):
     assert zoedge("--help") == 0
     out = capsys.readouterr().out
     assert "sweep" in out
-    for command in ("run", "resume", "sweep", "list", "show", "report", "export"):
+    for command in ("run", "resume", "sweep", "list", "show", "report", "reproduce", "export"):
         with pytest.raises(SystemExit) as end:
             main([command, "--help"])
         assert end.value.code == 0
