@@ -78,6 +78,8 @@ def test_batches_are_a_function_of_seed_and_step():
     assert sum(len(inputs) for inputs, _ in first) == 4
     assert all(torch.equal(a[0], b[0]) for a, b in zip(first, again, strict=True))
     assert not all(torch.equal(a[0], b[0]) for a, b in zip(first, other, strict=True))
+    seeded = Objective(small(batch_size=4, seed=1)).batch(3)
+    assert not all(torch.equal(a[0], b[0]) for a, b in zip(first, seeded, strict=True))
 
 
 def test_chunks_get_smaller_as_activations_get_larger():

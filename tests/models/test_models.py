@@ -102,6 +102,19 @@ def test_scan_is_the_recursion():
     torch.testing.assert_close(single, torch.stack(expected, 1).float(), rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("rate", [0.1, 5.0, 15.0, 19.9, 30.0])
+def test_scan_has_two_derivatives_in_float32_however_fast_it_forgets(rate):
+    def second(dtype):
+        torch.manual_seed(0)
+        decay = (-rate * torch.ones(1, 20, 2, 2, dtype=dtype)).requires_grad_()
+        inputs = torch.randn(1, 20, 2, 2, dtype=torch.float64).to(dtype).requires_grad_()
+        first = torch.autograd.grad(scan(decay, inputs).square().sum(), [decay, inputs], create_graph=True)
+        return torch.stack(torch.autograd.grad(sum(g.square().sum() for g in first), [decay, inputs]))
+
+    single, double = second(torch.float32), second(torch.float64)
+    assert float((single - double).norm()) <= 1e-4 * float(double.norm())
+
+
 def test_positions_tell_all_patches_apart():
     positions = sine_cosine(8, 8, 64)
     assert positions.shape == (64, 64)

@@ -152,6 +152,36 @@ def quadratic_run(H, method, lr, estimator, steps, seed) -> float:
     return float(x.detach().square().sum())
 
 
+@pytest.mark.parametrize("store", [True, False])
+def test_probes_of_adam_are_preconditioned(store):
+    H = torch.from_numpy(HESSIAN)
+    x = torch.nn.Parameter(torch.full((D,), D**-0.5, dtype=torch.float64))
+    frozen = torch.nn.Parameter(torch.ones(3, dtype=torch.float64), requires_grad=False)
+    opt = ZOAdam([frozen, x], lr=1e-3, mu=1e-3, queries=2, probe_every=2, store_direction=store)
+    plain = torch.nn.Parameter(x.detach().clone())
+    unprobed = ZOAdam([frozen, plain], lr=1e-3, mu=1e-3, queries=2)
+    for step in range(7):
+        P = opt.preconditioner()[0] if step else None
+        calls = 0
+
+        def closure():
+            nonlocal calls
+            calls += 1
+            return 0.5 * x @ H @ x
+
+        opt.step(closure)
+        unprobed.step(lambda: 0.5 * plain @ H @ plain)
+        assert torch.equal(x, plain)  # a probe changes nothing
+        for query, curvature in enumerate(opt.last.curvatures):
+            if step % 2 or P is None:
+                assert np.isnan(curvature)
+                assert calls == 4
+            else:
+                v = opt.direction(step, query).dense(1) * P.rsqrt()
+                assert curvature == pytest.approx(float(v @ H @ v), rel=1e-5)
+                assert calls == 9
+
+
 def test_probes_measure_the_curvature_along_u():
     H = torch.from_numpy(HESSIAN)
     x = torch.nn.Parameter(torch.full((D,), D**-0.5, dtype=torch.float64))

@@ -7,8 +7,9 @@ up in double precision: beyond some size of the activations a larger batch is no
 import inspect
 from collections.abc import Sequence
 from dataclasses import asdict
-from typing import Any
+from typing import Any, Literal
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -69,9 +70,8 @@ class Objective:
         """The chunks of a step: all data, or a batch drawn as a function of seed and step."""
         if self._batch_size is None:
             return self.chunks()
-        seed = (self._seed << 32) ^ step
-        chosen = torch.randperm(len(self.task), generator=torch.Generator().manual_seed(seed))[: self._batch_size]
-        chosen = chosen.to(self._inputs.device)
+        generator = seeded_generator(self._seed, step, "batch", torch.device("cpu"))
+        chosen = torch.randperm(len(self.task), generator=generator)[: self._batch_size].to(self._inputs.device)
         return list(zip(self._inputs[chosen].split(self.chunk), self._targets[chosen].split(self.chunk), strict=True))
 
     @torch.no_grad()
@@ -81,6 +81,17 @@ class Objective:
         with _Largest() as largest:
             self.model(self._inputs[:1])
         return max(1, min(len(self.task), _CHUNK // (4 * largest.numel)))
+
+
+def seeded_generator(
+    seed: int, step: int, purpose: Literal["batch", "probes"], device: torch.device
+) -> torch.Generator:
+    """A generator as a function of seed and step.
+
+    PyTorch's takes 32 bits of its seed, and the rest of a longer one does not count: the three are mixed into those.
+    """
+    words = np.random.SeedSequence([seed, step, ("batch", "probes").index(purpose)]).generate_state(1)
+    return torch.Generator(device).manual_seed(int(words[0]))
 
 
 def load_task(settings: Settings) -> Task:

@@ -20,7 +20,7 @@ from zoedge.curvature.recursion import recursion
 from zoedge.experiments import checkpoint
 from zoedge.experiments.checkpoint import Checkpoint
 from zoedge.experiments.folder import MetricsWriter, RunFolder, Status
-from zoedge.experiments.objective import Objective
+from zoedge.experiments.objective import Objective, seeded_generator
 from zoedge.experiments.optimizers import build_optimizer, take_step
 from zoedge.experiments.settings import Settings
 from zoedge.optim import NonFiniteLossError
@@ -65,6 +65,10 @@ def resume(folder: RunFolder, watch: Watch | None = None) -> Status:
         return _Run(folder, watch or (lambda moment: None)).go()
 
 
+class _DivergedError(ArithmeticError):
+    """The loss has left all bounds."""
+
+
 class _Run:
     """The state of a run in this process."""
 
@@ -94,17 +98,20 @@ class _Run:
         except KeyboardInterrupt:
             self._report("interrupted", "by the user")
             raise
-        except (NonFiniteLossError, ArithmeticError) as error:
+        except (NonFiniteLossError, _DivergedError) as error:
             return self._report("diverged", str(error))
+        except Exception as error:
+            self._report("interrupted", f"{type(error).__name__}: {error}")
+            raise
         return self._report("finished")
 
     def _advance(self, metrics: MetricsWriter) -> None:
         settings, step = self._settings, self._step
         if step % settings.checkpoint_every == 0 and step > self._checkpoint.step:
             self._save(metrics)
-        reading = bool(settings.measure_every) and step % settings.measure_every == 0
         for group in self._optimizer.param_groups:
             group["lr"] = settings.lr_at(step)
+        reading = self._is_read(step)
         row = self._measure() if reading else {}
         self._loss = take_step(self._optimizer, self._objective, step)
         if reading or step % settings.log_every == 0:
@@ -115,22 +122,39 @@ class _Run:
             self._report("running")
         self._watch(Moment(self._step, self._loss, self._band))
 
+    def _is_read(self, step: int) -> bool:
+        """Whether curvature is measured before a step; Adam has no preconditioner before its first one."""
+        every, first = self._settings.measure_every, int("adam" in self._settings.method)
+        return every > 0 and (step == first or (step > first and step % every == 0))
+
     def _finish(self, metrics: MetricsWriter) -> None:
-        """The last row: the loss after all steps, and a reading."""
-        row = self._measure() if self._settings.measure_every else {}
+        """The last row: the loss after all steps, and a reading.
+
+        The checkpoint ends before it, so that a run that was killed between the two writes the row again.
+        """
         with torch.no_grad():
             self._loss = float(self._objective())
+        self._check_loss()
+        row = self._measure() if self._settings.measure_every else {}
+        size = metrics.size
         metrics.write({"step": self._step, "loss": self._loss, "lr": self._settings.lr_at(self._step - 1), **row})
-        self._save(metrics)
+        self._save(metrics, size)
 
     def _measure(self) -> dict[str, float]:
-        """A reading of the curvature on all data; empty before Adam has a preconditioner."""
-        if "adam" in self._settings.method and self._step == 0:
-            return {}
+        """A reading of the curvature on all data."""
+        try:
+            return self._read()
+        except (ArithmeticError, ValueError):
+            with torch.no_grad():
+                self._loss = float(self._objective())
+            self._check_loss()  # far beyond the edge there is nothing to measure
+            raise
+
+    def _read(self) -> dict[str, float]:
         started = time.monotonic()
         self._watch(Moment(self._step, self._loss, self._band, measuring=True))
-        generator = torch.Generator(self._objective.task.inputs.device)
-        generator.manual_seed((self._settings.seed << 32) ^ self._step)
+        device = self._objective.task.inputs.device
+        generator = seeded_generator(self._settings.seed, self._step, "probes", device)
         self._band = measure(
             self._optimizer,
             self._objective.part,
@@ -158,12 +182,14 @@ class _Run:
         if math.isnan(self._first_loss):
             self._first_loss = self._loss
         if not self._loss <= _BLOWN_UP * max(self._first_loss, 1e-3):
-            raise ArithmeticError(
+            raise _DivergedError(
                 f"the loss is {self._loss:.3g} at step {self._step}, it was {self._first_loss:.3g} at the start"
             )
 
-    def _save(self, metrics: MetricsWriter) -> None:
-        self._checkpoint = Checkpoint(self._step, metrics.size, {"first_loss": self._first_loss})
+    def _save(self, metrics: MetricsWriter, size: int | None = None) -> None:
+        """Write a checkpoint after so many bytes of the metrics, by default all of them."""
+        on_disk = metrics.size
+        self._checkpoint = Checkpoint(self._step, on_disk if size is None else size, {"first_loss": self._first_loss})
         checkpoint.save(self._checkpoints, self._checkpoint, self._objective.model, self._optimizer)
 
     def _report(self, state: str, reason: str = "") -> Status:

@@ -92,8 +92,9 @@ def scan(decay: Tensor, inputs: Tensor) -> Tensor:
     states, last = [], None
     for log, x in zip(decay.clamp(min=-_FORGET).split(_CHUNK, 1), inputs.split(_CHUNK, 1), strict=True):
         total = _cumulative(log)
-        factor = (total - (total[:, -1:] / 2).detach()).exp()
-        h = factor * _cumulative(x / factor)
+        middle = total - (total[:, -1:] / 2).detach()
+        # A product, no quotient: the second derivative of 1 / exp would overflow where exp(-) does not.
+        h = middle.exp() * _cumulative(x * (-middle).exp())
         if last is not None:
             h = h + total.exp() * last
         last = h[:, -1:]

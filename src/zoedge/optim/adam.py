@@ -1,13 +1,15 @@
 """ZO-Adam."""
 
-from collections.abc import Iterable
+import math
+from collections.abc import Iterable, Sequence
 from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
 from zoedge import theory
-from zoedge.optim.directions import Piece
+from zoedge.optim.directions import Direction, Piece
+from zoedge.optim.evaluation import Probe
 from zoedge.optim.zeroth_order import ZerothOrder
 from zoedge.theory import Method, checks
 from zoedge.theory.estimator import Directions, Form
@@ -31,7 +33,8 @@ class ZOAdam(ZerothOrder):
         directions: ``"gaussian"``, ``"sphere"`` or ``"rademacher"``.
         form: ``"two-point"`` or ``"forward"``.
         seed: the directions are a function of (seed, step, query).
-        probe_every: every so many steps also record u^T H u in ``last.curvatures``; 0: never.
+        probe_every: every so many steps, but not in the first, also record v^T H v in ``last.curvatures``, where
+            v ~ N(0, P^-1), so that its mean is Tr(P^-1 H); it takes three evaluations more. 0: never.
         on_nonfinite: ``"raise"`` or ``"skip"``.
         store_direction: ``True``, ``False`` or ``"auto"``; see ``ZOSGD``.
     """
@@ -93,6 +96,18 @@ class ZOAdam(ZerothOrder):
         beta1, beta2 = group["betas"]
         root = (self._buffer(p, "exp_avg_sq")[at] / (1 - beta2**t)).sqrt_()
         return root.add_(group["eps"]).mul_(1 - beta1**t)
+
+    def _probe(self, directions: Sequence[Direction], mu: float) -> Probe | None:
+        """Along v ~ N(0, P^-1), so that v^T H v has the mean Tr(P^-1 H); moved as far as u would be, on average."""
+        moving = self._moving()
+        if any(not self.state[p].get("updates") for p in moving.values()):
+            return None
+        roots: list[Tensor | None] = [None] * len(self._parameters())
+        for i, P in zip(moving, self.preconditioner(), strict=True):
+            roots[i] = P.view(-1).rsqrt()
+        squares = [root.double().square() for root in roots if root is not None]
+        length = math.sqrt(float(sum(square.sum() for square in squares)) / sum(map(len, squares)))
+        return Probe([direction.scaled(roots) for direction in directions], mu / length)
 
     def _method(self, group: dict[str, Any]) -> Method:
         return theory.ZOAdam(group["betas"][0])

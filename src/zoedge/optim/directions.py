@@ -12,6 +12,7 @@ relative 2 / POOL on average; E[u u^T A u u^T], on which stability depends, keep
 steps and queries are independent.
 """
 
+import copy
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
@@ -106,6 +107,20 @@ class Direction:
 
     def __getitem__(self, parameter: int) -> list[Piece]:
         return self._pieces[parameter]
+
+    def scaled(self, factors: Sequence[Tensor | None]) -> "Direction":
+        """The direction times a diagonal: flat factors for every parameter, ``None`` for those that do not move."""
+        result = copy.copy(self)
+        result._pieces = [
+            []
+            if factor is None
+            else [
+                Piece((piece.dense() * part).to(factor.dtype), None, 1.0)
+                for piece, part in zip(row, factor.split(PIECE), strict=True)
+            ]
+            for row, factor in zip(self._pieces, factors, strict=True)
+        ]
+        return result
 
     def dense(self, parameter: int) -> Tensor:
         """The direction's part of one parameter as a flat float64 tensor."""

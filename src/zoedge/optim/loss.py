@@ -56,7 +56,7 @@ class Loss:
             raise RuntimeError(_BACKWARD)
         if self._values() != values:
             raise RuntimeError(_CHANGED)
-        loss = _number(value)
+        loss = as_number(value)
         if not math.isfinite(loss) and self.nonfinite is None:
             self.nonfinite = loss
         return loss
@@ -79,7 +79,8 @@ class Loss:
             torch.cuda.set_rng_state(device, self._device)
 
 
-def _number(value: Any) -> float:
+def as_number(value: Any) -> float:
+    """The loss that a closure returned, which must be one number."""
     if isinstance(value, Tensor):
         if value.numel() != 1:
             raise TypeError(

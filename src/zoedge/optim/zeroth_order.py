@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from zoedge.optim.directions import Direction, Piece
+from zoedge.optim.evaluation import Probe, evaluate
 from zoedge.optim.interrupts import Interrupts
 from zoedge.optim.loss import Closure, Loss
 from zoedge.optim.moves import Copied, Moves, Replayed, Update
@@ -106,6 +107,11 @@ class ZerothOrder(Optimizer):
 
     def _method(self, group: dict[str, Any]) -> Method:
         raise NotImplementedError
+
+    @property
+    def probe_every(self) -> int:
+        """Steps between two probes of the curvature; 0: never."""
+        return self._policy["probe_every"]
 
     @property
     def step_count(self) -> int:
@@ -204,33 +210,16 @@ class ZerothOrder(Optimizer):
     def _evaluate(
         self, shared: dict[str, Any], moves: Moves, directions: Sequence[Direction], loss: Loss
     ) -> StepRecord:
-        mu, forward = shared["mu"], shared["form"] == "forward"
-        every = self._policy["probe_every"]
-        probe = every > 0 and shared["step"] % every == 0
-        nan = math.nan
-        centre = loss() if forward or probe else nan
-        plus, minus = [], []
-        for direction in directions:
-            moves.move(direction, mu)
-            plus.append(loss())
-            if not forward or probe:
-                moves.move(direction, -mu)
-                minus.append(loss())
-            else:
-                minus.append(nan)
-        pairs = list(zip(plus, minus, strict=True))
-        slopes = tuple((p - centre) / mu if forward else (p - m) / (2 * mu) for p, m in pairs)
-        if loss.nonfinite is None and max(map(abs, slopes)) > _LARGEST_SLOPE:
-            loss.nonfinite = max(plus + minus, key=abs)
+        probed = self.probe_every > 0 and shared["step"] % self.probe_every == 0
+        probe = self._probe(directions, shared["mu"]) if probed else None
+        found = evaluate(loss, moves, directions, shared["mu"], shared["form"] == "forward", probe)
+        if loss.nonfinite is None and max(map(abs, found.slopes)) > _LARGEST_SLOPE:
+            loss.nonfinite = max(found.plus + found.minus, key=abs)
         record = StepRecord(
             step=shared["step"],
             lr=tuple(float(group["lr"]) for group in self.param_groups),
-            mu=mu,
-            plus=tuple(plus),
-            minus=tuple(minus),
-            centre=centre,
-            slopes=slopes,
-            curvatures=tuple((p - 2 * centre + m) / mu**2 if probe else nan for p, m in pairs),
+            mu=shared["mu"],
+            **vars(found),
             skipped=loss.nonfinite is not None,
         )
         if loss.nonfinite is None:
@@ -238,6 +227,10 @@ class ZerothOrder(Optimizer):
         elif self._policy["on_nonfinite"] == "raise":
             raise NonFiniteLossError(record.step, record.lr, loss.nonfinite, self._last_finite_loss)
         return record
+
+    def _probe(self, directions: Sequence[Direction], mu: float) -> Probe | None:
+        """Where to measure curvature in a step that is probed."""
+        return Probe(directions, mu)
 
     def _updates(self, shared: dict[str, Any], slopes: Sequence[float], directions: Sequence[Direction]) -> Update:
         """What turns a piece of x into its new value."""
