@@ -9,8 +9,8 @@ Runs are kept in OUT/laptop/runs, beside those of ``zoedge reproduce``; one that
 import argparse
 from pathlib import Path
 
-from zoedge.cli.sweep_command import SweepProgress
-from zoedge.experiments import RunFolder, presets, sweep, verdict
+from zoedge.cli.sweep_progress import SweepProgress
+from zoedge.experiments import RunFolder, all_presets, sweep, verdict
 from zoedge.experiments.reproduce import run_path
 
 
@@ -21,7 +21,7 @@ def row(run: RunFolder) -> str:
     end = f"{status.step:,}" + ("" if status.state == "finished" else f" ({status.state})")
     return (
         f"| {settings.model} | {settings.method} | {settings.lr:g} | {found.threshold:.0f} | {found.lower:.0f} "
-        f"| {reached} | {found.edge_ratio:.2f} ({found.lowest:.2f} .. {found.highest:.2f}) | {found.inside:.0%} "
+        f"| {reached} | {found.edge_ratio:.2f} ({found.lowest:.2f} .. {found.highest:.2f}) | {found.in_band:.0%} "
         f"| {end} | {status.seconds:.0f} s | {status.measuring / status.seconds:.0%} |"
     )
 
@@ -31,7 +31,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("reproduction"))
     parser.add_argument("--jobs", type=int, default=2)
     arguments = parser.parse_args()
-    runs = {run_path(settings, arguments.out / "laptop" / "runs"): settings for settings in presets("laptop")}
+    runs = {run_path(settings, arguments.out / "laptop" / "runs"): settings for settings in all_presets("laptop")}
     with SweepProgress(quiet=False) as progress:
         folders = sweep(runs, arguments.jobs, progress)
     print(

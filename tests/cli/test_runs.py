@@ -83,11 +83,40 @@ def test_mistakes_are_named(tmp_path, capsys):
         (["list", tmp_path / "nothing"], "there are no runs"),
         (["sweep", "--grid", "lr", "--out", tmp_path], "NAME=A,B"),
         (["sweep", "--out", tmp_path], "needs a grid"),
+        (["sweep", "--grid", "lr=1e-3", "--jobs", -1, "--out", tmp_path], "jobs must be at least 0"),
+        (["sweep", "--grid", "lr.x=1", "--out", tmp_path / "y"], "lr is one setting"),
+        (["reproduce", "table", "--steps", 0], "steps must be at least 1"),
         (["rum"], "did you mean run?"),
     ):
         assert zoedge(*arguments) == 2
         assert message in capsys.readouterr().err
     assert zoedge("run", "--stepz", 3) == 2
+    assert not (tmp_path / "x").exists()  # what could not begin leaves nothing
+
+
+def test_a_sweep_says_which_runs_failed(tmp_path, capfd):
+    assert zoedge("sweep", "--grid", "model=mlp,lstm", "--steps", 3, "--measure-every", 0, "--out", tmp_path) == 2
+    error = capfd.readouterr().err
+    assert "does not fit the task digits" in error
+    assert "1 of 2 runs failed" in error
+    assert RunFolder(tmp_path / "modelmlp").status.state == "finished"
+
+
+def test_a_sweep_that_is_terminated_leaves_no_process(tmp_path):
+    flags = [*FLAGS, "--steps", "1000000", "--measure-every", "0"]
+    command = [sys.executable, "-m", "zoedge", "sweep", "--grid", "lr=1e-3", *flags, "--out", str(tmp_path), "--quiet"]
+    with subprocess.Popen(command) as process:
+        try:
+            deadline = time.monotonic() + 120
+            while time.monotonic() < deadline:
+                if (tmp_path / "lr0.001" / "status.json").exists():
+                    break
+                time.sleep(0.1)
+            process.terminate()
+            assert process.wait(timeout=60) == 128 + signal.SIGTERM
+        finally:
+            process.kill()
+    assert RunFolder(tmp_path / "lr0.001").status.state == "interrupted"
 
 
 def test_a_run_that_diverges_has_its_own_exit_code(tmp_path, capsys):
@@ -98,7 +127,12 @@ def test_a_run_that_diverges_has_its_own_exit_code(tmp_path, capsys):
 def test_show_list_report_export(run, tmp_path, capsys):
     assert zoedge("show", run) == 0
     out = capsys.readouterr().out
-    for part in ('"model": "mlp"', "status    finished, step 40 of 40", "last band step 40: lower", "verdict   inside"):
+    for part in (
+        '"model": "mlp"',
+        "status    finished, step 40 of 40",
+        "last band step 40: lower",
+        "verdict   below the edge",
+    ):
         assert part in out
     assert zoedge("list", run.parent) == 0
     assert "edge ratio" in capsys.readouterr().out
@@ -123,6 +157,9 @@ def test_a_sweep_goes_on_where_it_was(tmp_path, capsys):
     first = (tmp_path / "sweep" / "lr0.01" / "status.json").read_text()
     assert zoedge(*grid) == 0
     assert (tmp_path / "sweep" / "lr0.01" / "status.json").read_text() == first
+    lists = ["sweep", "--grid", "lr_schedule=[[10,1e-3]],[[10,2e-3],[15,1e-3]]", *FLAGS, "--steps", 20]
+    assert zoedge(*lists, "--out", tmp_path / "lists", "--quiet") == 0
+    assert len([*(tmp_path / "lists").glob("lr_schedule*")]) == 2
     assert zoedge(*grid, "--seed", 5) == 2
     assert "other settings" in capsys.readouterr().err
 

@@ -9,13 +9,16 @@ from tests.experiments.small import small
 from zoedge.experiments import Data, RunFolder, Settings, Size, claims, preset, start
 from zoedge.experiments.catalogue import Entry, catalogue
 from zoedge.experiments.folder import Status
-from zoedge.experiments.reproduce import run_paths, shortened, write_verdict
-from zoedge.experiments.table import measured_spectrum, stability_table, table_claims
-from zoedge.report.reproduction import write_figure, write_table
+from zoedge.experiments.reproduce import run_path, runs_of, shortened
+from zoedge.report.reproduction import write_reproduction
 
 NAMES = (
     "gd-vs-zogd", "cnn", "resnet", "vit", "catapult", "smoothing", "minibatch", "lstm", "mamba", "adam-beta1", "table",
 )  # fmt: skip
+CHECKS = {
+    "reaches_the_edge", "stays_in_the_band", "settles_at_one", "top_settles_at_the_threshold",
+    "trace_settles_below_the_threshold", "falls_with_smoothing", "grows_with_batches", "commutator_falls",
+}  # fmt: skip
 SIZES = {
     "cnn": Size(width=4, hidden=8),
     "resnet20": Size(width=4, depth=1, groups=2),
@@ -45,13 +48,10 @@ def tiny_entry(entry: Entry) -> Entry:
     return replace(entry, panels=tuple(panels))
 
 
-def train(entry: Entry, root) -> list:
-    paths = run_paths(entry, root)
-    for panel, places in zip(entry.panels, paths, strict=True):
-        for settings, path in zip(panel.runs, places, strict=True):
-            if not path.exists():
-                start(settings, path)
-    return paths
+def make_runs(entry: Entry, root) -> None:
+    for settings in (settings for panel in entry.panels for settings in panel.runs):
+        if not run_path(settings, root).exists():
+            start(settings, run_path(settings, root))
 
 
 def test_all_of_the_paper_s_figures_are_there():
@@ -61,33 +61,49 @@ def test_all_of_the_paper_s_figures_are_there():
 @pytest.mark.parametrize("name", NAMES)
 def test_every_entry_runs_and_has_a_verdict(name, tmp_path):
     entry = tiny_entry(catalogue("laptop")[name])
-    paths = train(entry, tmp_path / "runs")
-    if name == "table":
-        rows = stability_table(*(measured_spectrum(RunFolder(path)) for path in paths[0]))
-        files, found = write_table(rows, tmp_path), table_claims(rows)
-    else:
-        files, found = write_figure(entry, paths, tmp_path), []
+    make_runs(entry, tmp_path / "runs")
+    files, content = write_reproduction(entry, tmp_path / "runs", tmp_path / "out")
     assert all(file.stat().st_size > 0 for file in files)
-    write_verdict(entry, paths, tmp_path / "verdict.json", found)
-    content = json.loads((tmp_path / "verdict.json").read_text())
-    assert len(content["claims"]) == sum(len(panel.checks) for panel in entry.panels) + len(found)
+    stored = json.loads((tmp_path / "out" / "verdict.json").read_text(), parse_constant=pytest.fail)
+    assert stored["claims"] == content["claims"]
+    assert len(content["claims"]) == (4 if name == "table" else sum(len(panel.checks) for panel in entry.panels))
     assert all(claim["numbers"] for claim in content["claims"])
     assert len(content["runs"]) == sum(len(panel.runs) for panel in entry.panels)
+    runs = runs_of(entry, tmp_path / "runs")
     if name == "adam-beta1":
-        values = RunFolder(paths[0][0]).readings()["commutator"]
-        assert all(0 < value < 2 for value in values)
+        readings = runs[0][0].readings()
+        assert readings["step"][0] == 1
+        assert all(0 < value < 2 for value in readings["commutator"])
     if name == "cnn":
-        with (tmp_path / "data.csv").open() as file:
+        with (tmp_path / "out" / "data.csv").open() as file:
             rows = list(csv.DictReader(file))
         assert {row["panel"] for row in rows} == {panel.title for panel in entry.panels}
 
 
+def test_there_is_no_verdict_before_all_runs_have_ended(tmp_path):
+    entry = tiny_entry(catalogue("laptop")["table"])
+    make_runs(entry, tmp_path)
+    run = RunFolder(run_path(entry.panels[0].runs[1], tmp_path))
+    run.status = Status("interrupted", 3)
+    with pytest.raises(ValueError, match="is interrupted at step 3: no verdict before its end"):
+        runs_of(entry, tmp_path)
+
+
 def test_equal_settings_share_a_run(tmp_path):
-    entries = catalogue("laptop")
-    figure, main = (run_paths(entries[name], tmp_path) for name in ("gd-vs-zogd", "cnn"))
-    assert figure[1] == main[0]
-    assert len({path for places in main for path in places}) == 9
-    assert run_paths(entries["table"], tmp_path)[0][0] in run_paths(entries["vit"], tmp_path)[0]
+    def paths(name: str, panel: int):
+        return [run_path(run, tmp_path) for run in catalogue("laptop")[name].panels[panel].runs]
+
+    assert paths("gd-vs-zogd", 1) == paths("cnn", 0)
+    assert len({path for panel in range(3) for path in paths("cnn", panel)}) == 9
+    assert paths("table", 0)[0] in paths("vit", 0)
+    assert paths("table", 0)[1] in paths("vit", 2)
+
+
+@pytest.mark.parametrize("steps", [1, 2, 3, 8])
+def test_shortened_schedules_grow(steps):
+    run = shortened(catalogue("laptop")["catapult"], steps).panels[0].runs[0]
+    assert run.steps == steps
+    assert len({step for step, _ in run.lr_schedule}) == 2
 
 
 def test_labels_tell_runs_apart():
@@ -101,7 +117,7 @@ def test_labels_tell_runs_apart():
 
 
 def made_up(path, settings: Settings, state="finished", **columns) -> RunFolder:
-    """A run with these readings, every tenth of its steps."""
+    """A run with these readings, evenly over its steps."""
     folder = RunFolder.create(path, settings)
     size = len(next(iter(columns.values())))
     steps = np.linspace(0, settings.steps, size).astype(int)
@@ -124,7 +140,8 @@ def edge_run(path, ratios, state="finished") -> RunFolder:
     [
         ([0.1, 0.5, 0.9, 1.0, 1.1, 1.0], "finished", (True, True, True)),
         ([0.1, 0.5, 0.6, 0.7, 0.7, 0.7], "finished", (False, False, False)),
-        ([0.1, 0.5, 0.9, 1.0, 1.1, 1.0], "diverged", (False, True, True)),
+        ([0.1, 0.5, 0.9, 1.0, 1.1, 1.0], "diverged", (False, False, False)),
+        ([0.1, 0.8, 0.7, 0.7, 0.7, 0.7], "finished", (False, False, False)),  # touched it once
         ([0.1, 0.9, 1.8, 1.9, 1.7, 1.8], "finished", (True, False, False)),
     ],
 )
@@ -144,25 +161,39 @@ def test_where_lower_terms_settle(tmp_path):
     assert not claims.trace_settles_below_the_threshold([above], ["a"]).holds
 
 
-def catapult_run(path, spike: float, drop: float, late: float) -> RunFolder:
+def catapult_run(path, spike: float, high: float, drop: float, late: float, state="finished") -> RunFolder:
+    """At both raises the trace is ``high`` times the new threshold, then ``drop``, then ``late``."""
     settings = small(lr=1e-2, steps=80, lr_schedule=((40, 2e-2), (60, 4e-2)))
-    ratio = np.array([0.5, 1, 1, 1, drop, late, drop, late, late])
-    threshold = np.array([200] * 4 + [100] * 2 + [50] * 3)
-    loss = np.array([1, 1, 1, 1, spike, 1, spike, 1, 1])
+    ratio = np.array([0.5, 1, 1, 1, 1, 1, 1, 1, high, drop, late, late, high, drop, late, late, late])
+    threshold = np.array([200] * 8 + [100] * 4 + [50] * 5)
+    loss = np.array([1.0] * 8 + [spike, 1, 1, 1] + [spike, 1, 1, 1, 1])
     exact = ratio * threshold
-    return made_up(path, settings, lower=0.9 * exact, upper=1.1 * exact, exact=exact, loss=loss)
+    return made_up(path, settings, state, lower=exact, upper=1.1 * exact, exact=exact, loss=loss)
 
 
 @pytest.mark.parametrize(
     ("arguments", "expected"),
-    [((3, 0.4, 1), (True, True, True)), ((1.2, 0.4, 1), (False, True, True)), ((3, 2, 1.5), (True, False, False))],
+    [
+        ((3, 1.5, 0.4, 1), (True, True, True)),
+        ((1.2, 1.5, 0.4, 1), (False, True, True)),
+        ((3, 0.9, 0.4, 1), (True, False, True)),  # was below the new threshold before
+        ((3, 1.5, 1.2, 1.5), (True, False, False)),
+        ((3, 1.5, 0.4, 1, "diverged"), (False, False, False)),
+    ],
 )
 def test_claims_about_the_catapult(arguments, expected, tmp_path):
     run = catapult_run(tmp_path / "run", *arguments)
-    found = tuple(
-        check([run], ["a"]).holds for check in (claims.loss_spikes, claims.trace_drops, claims.re_equilibrates)
-    )
-    assert found == expected
+    checks = (claims.loss_spikes, claims.trace_drops, claims.re_equilibrates)
+    assert tuple(check([run], ["a"]).holds for check in checks) == expected
+
+
+def test_a_run_that_never_started_proves_nothing(tmp_path):
+    runs = [RunFolder.create(tmp_path / str(size), small(batch_size=size)) for size in (2, 4, None)]
+    for check in (value for name, value in vars(claims).items() if name in CHECKS):
+        for state in ("new", "finished"):
+            for run in runs:
+                run.status = Status(state)
+            assert not check(runs, "abc").holds
 
 
 def test_claims_about_order(tmp_path):

@@ -4,7 +4,7 @@ from typing import get_args
 import pytest
 import torch
 
-from zoedge.experiments import Settings, preset, presets
+from zoedge.experiments import Settings, all_presets, preset
 from zoedge.experiments.objective import Objective
 from zoedge.experiments.optimizers import build_optimizer, take_step
 from zoedge.experiments.settings import ModelName
@@ -14,11 +14,11 @@ ZEROTH_ORDER = ("zo-gd", "zo-gdm", "zo-adam")
 
 @pytest.mark.parametrize("name", ["laptop", "paper"])
 def test_every_model_has_every_zeroth_order_method(name):
-    found = {(settings.model, settings.method) for settings in presets(name)}
+    found = {(settings.model, settings.method) for settings in all_presets(name)}
     assert found == {(model, method) for model in get_args(ModelName) for method in ZEROTH_ORDER} | {("cnn", "gd")}
 
 
-@pytest.mark.parametrize("settings", presets("laptop"), ids=lambda s: f"{s.model}-{s.method}")
+@pytest.mark.parametrize("settings", all_presets("laptop"), ids=lambda s: f"{s.model}-{s.method}")
 def test_laptop_presets_train(settings, digits_instead_of_cifar10):
     objective = Objective(digits_instead_of_cifar10(settings))
     optimizer = build_optimizer(settings, objective)
@@ -27,17 +27,17 @@ def test_laptop_presets_train(settings, digits_instead_of_cifar10):
 
 
 def test_the_paper_s_sizes():
-    assert {s.mu for s in presets("paper")} == {1e-3}
-    assert {s.batch_size for s in presets("paper")} == {None}
-    assert {s.measure_every for s in presets("paper")} == {1000}
-    for settings in presets("paper"):
+    assert {s.mu for s in all_presets("paper")} == {1e-3}
+    assert {s.batch_size for s in all_presets("paper")} == {None}
+    assert {s.measure_every for s in all_presets("paper")} == {1000}
+    for settings in all_presets("paper"):
         assert settings.size == Settings().size
         if settings.task == "sorting":
             assert len(Objective(settings).task) == {"lstm": 1000, "mamba": 250}[settings.model]
 
 
 def test_thresholds_of_a_model_at_the_paper_s_scale_are_equal():
-    for settings in presets("paper"):
+    for settings in all_presets("paper"):
         if settings.method != "gd":
             damping = 1 - settings.momentum if settings.method == "zo-gdm" else 1
             assert 2 * damping / settings.lr == pytest.approx(2000)

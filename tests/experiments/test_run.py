@@ -5,10 +5,12 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 
 import pytest
 import torch
 
+import zoedge.experiments.run as run_module
 from tests.experiments.small import outcome, small
 from zoedge.experiments import COLUMNS, Moment, RunFolder, Status, resume, start, verdict
 from zoedge.experiments.settings import Data, Size, to_mapping
@@ -25,10 +27,10 @@ def test_a_run_and_its_folder(method, tmp_path):
     assert folder.settings == settings
     metrics, readings = folder.metrics(), folder.readings()
     assert tuple(metrics) == COLUMNS
-    assert metrics["step"] == [*range(0, 60, 5), 60]
-    assert readings["step"] == ([20, 40, 60] if "adam" in method else [0, 20, 40, 60])
+    assert metrics["step"] == [0, *([1] if "adam" in method else []), *range(5, 60, 5), 60]
+    assert readings["step"] == ([1, 20, 40, 60] if "adam" in method else [0, 20, 40, 60])
     assert all(lower <= upper for lower, upper in zip(readings["lower"], readings["upper"], strict=True))
-    assert math.isnan(metrics["exact"][1])
+    assert math.isnan(metrics["exact"][2])
     assert 0 < status.measuring < status.seconds
     about = json.loads((tmp_path / "run" / "settings.json").read_text())
     assert about["version"]
@@ -175,6 +177,42 @@ def test_a_run_does_not_touch_the_global_generator(tmp_path):
     assert torch.equal(torch.get_rng_state(), state)
 
 
+def test_a_run_that_is_killed_at_its_very_end(tmp_path):
+    """After the last checkpoint, before the status says so."""
+    start(small(), tmp_path / "whole")
+    start(small(), tmp_path / "killed")
+    folder = RunFolder(tmp_path / "killed")
+    folder.status = replace(folder.status, state="interrupted")
+    assert resume(folder).state == "finished"
+    assert outcome(tmp_path / "killed") == outcome(tmp_path / "whole")
+    assert len(folder.status.revisions) == 2
+
+
+def test_what_diverges_and_what_does_not(tmp_path, monkeypatch):
+    """Neither does an error of a reading end a healthy run for good, nor can a wild one finish."""
+    assert start(small(method="gd", lr=1e22, steps=1), tmp_path / "end").state == "diverged"
+    wild = small(model="cnn", size=Size(width=4, hidden=8), data=Data(per_class=2), lr=1e4, steps=2, measure_every=1)
+    assert start(wild, tmp_path / "wild").state == "diverged"
+
+    def fails(*arguments, **settings):
+        raise ArithmeticError("no root")
+
+    monkeypatch.setattr(run_module, "measure", fails)
+    with pytest.raises(ArithmeticError, match="no root"):
+        start(small(), tmp_path / "healthy")
+    status = RunFolder(tmp_path / "healthy").status
+    assert (status.state, status.reason) == ("interrupted", "ArithmeticError: no root")
+    monkeypatch.undo()
+    assert resume(RunFolder(tmp_path / "healthy")).state == "finished"
+
+
+def test_a_folder_that_was_begun_is_no_obstacle(tmp_path):
+    (tmp_path / "run" / "checkpoints").mkdir(parents=True)
+    assert start(small(steps=2), tmp_path / "run").state == "finished"
+    with pytest.raises(FileExistsError, match="go on with it"):
+        start(small(steps=2), tmp_path / "run")
+
+
 def test_settings_go_through_files(tmp_path):
     settings = small(lr_schedule=((20, 2e-3),), data=Data(per_class=3), size=Size(width=5), batch_size=7)
     folder = RunFolder.create(tmp_path / "run", settings)
@@ -192,11 +230,11 @@ def test_verdicts():
     }
     found = verdict(readings)
     assert (found.reached, found.readings) == (20, 3)
-    assert found.inside == pytest.approx(2 / 3)
+    assert found.in_band == pytest.approx(2 / 3)
     assert found.edge_ratio == pytest.approx(1.1)
     assert (found.lowest, found.highest) == pytest.approx((0.9, 1.4))
     assert str(found) == "at the edge from step 20 on"
     inside = verdict({name: values[:2] for name, values in readings.items()})
     assert inside.reached is None
-    assert str(inside) == "inside, edge ratio 0.60"
+    assert str(inside) == "below the edge, edge ratio 0.60"
     assert str(verdict({name: [] for name in readings})) == "not measured"

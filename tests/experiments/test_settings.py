@@ -4,7 +4,7 @@ import torch
 from tests.experiments.small import small
 from zoedge.experiments import Data, Settings, Size, read_config
 from zoedge.experiments.objective import Objective
-from zoedge.experiments.sweep import plan
+from zoedge.experiments.sweeps import plan
 
 
 @pytest.mark.parametrize(

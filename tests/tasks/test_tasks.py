@@ -132,9 +132,14 @@ def test_a_damaged_cache_is_not_trusted(fake, tmp_path):
     np.savez(cache, images=fake[0][:, ::-1], labels=fake[1])
     with pytest.raises(OSError, match=re.compile("the cache: .*checksum differs", re.DOTALL)):
         cifar10_files.training_images()
-    cache.write_bytes(b"not a file of arrays")
-    with pytest.raises(OSError, match="could not be had"):
-        cifar10_files.training_images()
+    np.savez(cache, images=fake[0], labels=fake[1])
+    whole = cache.read_bytes()
+    flipped = bytearray(whole)
+    flipped[len(whole) // 2] ^= 1
+    for content in (b"not a file of arrays", whole[: len(whole) // 2], bytes(flipped)):
+        cache.write_bytes(content)
+        with pytest.raises(OSError, match="could not be had"):
+            cifar10_files.training_images()
 
 
 def test_without_any_source_the_message_says_what_to_do(fake):

@@ -15,7 +15,7 @@ def export(
     Args:
         run: Folder of the run.
         to: Format; parquet needs pyarrow.
-        out: The file; by default metrics.csv or metrics.parquet beside the run's folder name.
+        out: The file; by default named after the run, in this folder.
     """
     from zoedge.experiments.folder import RunFolder
 

@@ -2,16 +2,16 @@
 
 import os
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import tyro
 
-from zoedge.cli.sweep_command import SweepProgress
+from zoedge.cli.sweep_progress import SweepProgress
 from zoedge.experiments.catalogue import Entry, catalogue
 from zoedge.experiments.folder import RunFolder
 from zoedge.experiments.presets import PresetName
-from zoedge.experiments.reproduce import run_paths, shortened, write_verdict
-from zoedge.experiments.sweep import sweep
+from zoedge.experiments.reproduce import run_path, shortened, train
+from zoedge.theory import checks
 
 
 def reproduce(
@@ -51,44 +51,30 @@ def reproduce(
     for name in chosen:
         if name not in entries:
             raise ValueError(f"there is no figure {name!r}: use all, or {', '.join(entries)}")
+    root, at_once = out / preset / "runs", checks.count("jobs", jobs, at_least=0) or os.cpu_count() or 1
     for name in chosen:
-        if steps:
-            tried = shortened(entries[name], steps)
-            _train(tried, out / preset, jobs, quiet)
-            _show_projection(entries[name], tried, out / preset)
+        entry = entries[name]
+        runs = sum(len(panel.runs) for panel in entry.panels)
+        if not quiet:
+            print(f"{entry.name}: {entry.shows} ({runs} runs)", flush=True)
+        with SweepProgress(quiet) as progress:
+            train(entry if steps is None else shortened(entry, checks.count("steps", steps)), root, at_once, progress)
+        if steps is None:
+            _judge(entry, root, out / preset / name)
         else:
-            _train(entries[name], out / preset, jobs, quiet)
-            _judge(entries[name], out / preset)
+            _show_projection(entry, steps, root)
 
 
-def _train(entry: Entry, out: Path, jobs: int, quiet: bool) -> None:
-    paths = run_paths(entry, out / "runs")
-    runs = {
-        path: settings
-        for panel, places in zip(entry.panels, paths, strict=True)
-        for path, settings in zip(places, panel.runs, strict=True)
-    }
-    if not quiet:
-        print(f"{entry.name}: {entry.shows} ({len(runs)} runs)", flush=True)
-    with SweepProgress(quiet) as progress:
-        sweep(runs, min(jobs or os.cpu_count() or 1, len(runs)), progress)
-
-
-def _judge(entry: Entry, out: Path) -> None:
+def _judge(entry: Entry, root: Path, folder: Path) -> None:
     """Draw, and say what holds."""
-    from zoedge.experiments.table import measured_spectrum, stability_table, table_claims
-    from zoedge.report.reproduction import write_figure, write_table
+    from zoedge.report.reproduction import write_reproduction
 
-    paths = run_paths(entry, out / "runs")
-    if entry.rows:
-        files, claims = write_figure(entry, paths, out / entry.name), []
-    else:
-        rows = stability_table(*(measured_spectrum(RunFolder(path)) for path in paths[0]))
-        files, claims = write_table(rows, out / entry.name), table_claims(rows)
+    files, content = write_reproduction(entry, root, folder)
+    if entry.kind == "table":
         print(files[0].read_text())
-    content = write_verdict(entry, paths, out / entry.name / "verdict.json", claims)
-    _show_verdict(content)
-    for file in (*files, out / entry.name / "verdict.json"):
+    for claim in content["claims"]:
+        print(f"{'holds' if claim['holds'] else 'FAILS'}  {claim['panel']}: {claim['text']}\n       {claim['numbers']}")
+    for file in files:
         print(file)
 
 
@@ -99,23 +85,19 @@ def _show_catalogue(entries: dict[str, Entry]) -> None:
         print(f"{entry.name:{width}}  {entry.paper}: {entry.shows} ({runs} runs)")
 
 
-def _show_verdict(content: dict[str, Any]) -> None:
-    for claim in content["claims"]:
-        print(f"{'holds' if claim['holds'] else 'FAILS'}  {claim['panel']}: {claim['text']}\n       {claim['numbers']}")
-
-
-def _show_projection(whole: Entry, tried: Entry, out: Path) -> None:
-    """How long the whole figure would take here, one run after the other, from what a few steps took."""
+def _show_projection(entry: Entry, steps: int, root: Path) -> None:
+    """How long the whole figure would take here, with as many runs at once, from what a few steps took."""
     total = 0.0
-    for panel, places in zip(whole.panels, run_paths(tried, out / "runs"), strict=True):
-        for settings, label, place in zip(panel.runs, panel.labels, places, strict=True):
-            status = RunFolder(place).status
+    for panel, tried in zip(entry.panels, shortened(entry, steps).panels, strict=True):
+        for settings, short, label in zip(panel.runs, tried.runs, panel.labels, strict=True):
+            run = RunFolder(run_path(short, root))
+            status = run.status
             step = (status.seconds - status.measuring) / max(status.step, 1)
-            readings = max(len(RunFolder(place).readings()["step"]), 1)
-            seconds = step * settings.steps + status.measuring / readings * settings.steps / settings.measure_every
+            reading = status.measuring / max(len(run.readings()["step"]), 1)
+            seconds = step * settings.steps + reading * settings.steps / settings.measure_every
             total += seconds
             print(f"{panel.title}, {label}: {step:.3g} s a step, {seconds / 3600:.3g} h in all")
-    print(f"{whole.name}: {total / 3600:.3g} h of runs")
+    print(f"{entry.name}: {total / 3600:.3g} h of runs")
 
 
 def main(arguments: list[str]) -> None:

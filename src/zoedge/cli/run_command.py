@@ -1,5 +1,6 @@
 """``zoedge run``: train a model, measuring how near it is to the edge."""
 
+import shutil
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -75,7 +76,13 @@ def main(arguments: list[str]) -> None:
 
     path = parsed.out or default_path(parsed.settings, Path("runs"))
     folder = RunFolder.create(path, parsed.settings)
-    sys.exit(finish(folder, train(folder, parsed.quiet), parsed.quiet))
+    try:
+        status = train(folder, parsed.quiet)
+    except Exception:
+        if folder.status.state == "new":  # settings that do not fit together leave nothing behind
+            shutil.rmtree(path)
+        raise
+    sys.exit(finish(folder, status, parsed.quiet))
 
 
 def _value(arguments: list[str], flag: str) -> str | None:

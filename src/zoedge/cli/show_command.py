@@ -14,7 +14,7 @@ def show_run(run: Annotated[Path, tyro.conf.Positional], /) -> None:
         run: Folder of the run.
     """
     from zoedge.experiments.folder import RunFolder
-    from zoedge.experiments.verdict import verdict
+    from zoedge.experiments.verdicts import verdict
 
     folder = RunFolder(run)
     status, readings = folder.status, folder.readings()

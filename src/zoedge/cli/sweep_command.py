@@ -3,18 +3,14 @@
 import json
 import os
 import sys
-import time
 from dataclasses import dataclass
 from typing import Annotated, Any
 
 import tyro
-from rich.console import Console, Group
-from rich.live import Live
-from rich.progress_bar import ProgressBar
-from rich.table import Table
 
 from zoedge.cli.run_command import RunArguments, parse
-from zoedge.experiments.folder import RunFolder
+from zoedge.cli.sweep_progress import SweepProgress
+from zoedge.theory import checks
 
 DESCRIPTION = """A grid of runs over any settings, several at once, with the threads divided between them.
 
@@ -25,8 +21,6 @@ Try:
 
 The same command again goes on where it was interrupted. At the end a report of all runs is in OUT/report.
 """
-# Seconds between two lines, when the output is no terminal.
-_EVERY = 15.0
 
 
 @dataclass(frozen=True)
@@ -53,9 +47,10 @@ def main(arguments: list[str]) -> None:
     if parsed.out is None or not parsed.grid:
         raise ValueError("a sweep needs a grid and a folder: zoedge sweep --grid lr=1e-3,2e-3 --out runs/lrs")
     grid = [_axis(text) for text in parsed.grid]
+    checks.count("jobs", parsed.jobs, at_least=0)
 
     from zoedge.cli.tables import show, verdict_table
-    from zoedge.experiments.sweep import plan, sweep
+    from zoedge.experiments.sweeps import plan, sweep
     from zoedge.report.page import labels, write_report
 
     runs = plan(parsed.settings, grid, parsed.out)
@@ -73,52 +68,12 @@ def _axis(text: str) -> tuple[str, list[Any]]:
     name, equals, values = text.partition("=")
     if not equals or not values:
         raise ValueError(f"a grid is given as NAME=A,B,.., got {text!r}")
-    return name.replace("-", "_"), [_number(value) for value in values.split(",")]
+    return name.replace("-", "_"), _values(values)
 
 
-def _number(text: str) -> Any:
-    """A number, true or false where it is one, else the text."""
+def _values(text: str) -> list[Any]:
+    """Numbers, lists, true or false where they are, else texts between commas."""
     try:
-        return json.loads(text)
+        return json.loads(f"[{text}]")
     except json.JSONDecodeError:
-        return text
-
-
-class SweepProgress:
-    """Shows the runs of a sweep: bars on a terminal, now and then a line elsewhere."""
-
-    def __init__(self, quiet: bool) -> None:
-        console = Console()
-        self._quiet, self._shown = quiet, 0.0
-        self._live = Live(console=console, refresh_per_second=4) if console.is_terminal and not quiet else None
-
-    def __enter__(self) -> "SweepProgress":
-        if self._live:
-            self._live.start()
-        return self
-
-    def __exit__(self, *error: Any) -> None:
-        if self._live:
-            self._live.stop()
-
-    def __call__(self, runs: list[RunFolder]) -> None:
-        """Show how the runs stand."""
-        if self._live:
-            self._live.update(Group(*(_bar(run) for run in runs)))
-        elif not self._quiet and time.monotonic() - self._shown > _EVERY:
-            self._shown = time.monotonic()
-            print("  ".join(f"{run.name} {run.status.step}/{run.settings.steps}" for run in runs), flush=True)
-
-
-def _bar(run: RunFolder) -> Table:
-    status, readings = run.status, run.readings()
-    ratio = f"edge ratio {readings['exact'][-1] / readings['threshold'][-1]:.2f}" if readings["step"] else ""
-    row = Table.grid(padding=(0, 2))
-    row.add_row(
-        f"{run.name:24}",
-        ProgressBar(total=run.settings.steps, completed=status.step, width=30),
-        f"{status.step}/{run.settings.steps}",
-        status.state,
-        ratio,
-    )
-    return row
+        return [_values(part)[0] if "," in text else part for part in text.split(",")]

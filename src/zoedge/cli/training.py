@@ -6,7 +6,7 @@ from zoedge.cli.progress import RunProgress
 from zoedge.experiments.folder import RunFolder, Status
 from zoedge.experiments.memory import keep_freed_memory
 from zoedge.experiments.run import resume
-from zoedge.experiments.verdict import verdict
+from zoedge.experiments.verdicts import verdict
 
 EXIT_CODES = {"finished": 0, "diverged": 3}
 

@@ -10,10 +10,10 @@
 from typing import TYPE_CHECKING, Any
 
 from zoedge.experiments.folder import COLUMNS, RunFolder, Status, find_runs
-from zoedge.experiments.presets import preset, presets
+from zoedge.experiments.presets import all_presets, preset
 from zoedge.experiments.settings import Data, Settings, Size, from_mapping, read_config, to_mapping
-from zoedge.experiments.sweep import plan, sweep
-from zoedge.experiments.verdict import Verdict, verdict
+from zoedge.experiments.sweeps import plan, sweep
+from zoedge.experiments.verdicts import Verdict, verdict
 
 if TYPE_CHECKING:
     from zoedge.experiments.run import Moment, default_path, resume, start
@@ -27,12 +27,12 @@ __all__ = [
     "Size",
     "Status",
     "Verdict",
+    "all_presets",
     "default_path",
     "find_runs",
     "from_mapping",
     "plan",
     "preset",
-    "presets",
     "read_config",
     "resume",
     "start",

@@ -5,7 +5,7 @@ An entry is a few lines: panels side by side, each with runs that differ in one 
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal
 
 from zoedge.experiments import claims
 from zoedge.experiments.claims import Check
@@ -46,15 +46,18 @@ class Entry:
         paper: which one it is there.
         shows: what it shows, in a sentence.
         panels: side by side.
-        rows: what is drawn in each panel, from above: ``loss``, ``band``, ``commutator``; nothing for the table, which
-            is made from the last checkpoints.
+        kind: a figure, or a table that is made from the last checkpoints of its runs.
+        rows: what is drawn in each panel of a figure, from above: ``loss``, ``band``, ``commutator``.
+        tried: what was found on the way to these settings.
     """
 
     name: str
     paper: str
     shows: str
     panels: tuple[Panel, ...]
+    kind: Literal["figure", "table"] = "figure"
     rows: tuple[str, ...] = ("loss", "band")
+    tried: str = ""
 
 
 @dataclass(frozen=True)
@@ -174,7 +177,7 @@ def _adam_beta1(name: PresetName) -> Entry:
         "appendix, ZO-Adam over beta1",
         "the preconditioned trace settles near 2/lr whatever beta1, and preconditioner and Hessian come to commute",
         panels,
-        ("loss", "band", "commutator"),
+        rows=("loss", "band", "commutator"),
     )
 
 
@@ -185,7 +188,7 @@ def _table(name: PresetName) -> Entry:
         "table 1",
         "critical step sizes of all methods, exact and bounds, on the spectrum of a trained network",
         (Panel("vision transformer", "method", runs, ()),),
-        (),
+        kind="table",
     )
 
 

@@ -44,6 +44,8 @@ class Status:
         reason: why it ended before its time.
         seconds: time spent, over all its sessions.
         measuring: the part of it that readings took.
+        edge_ratio: of the last reading, or ``None``.
+        revisions: of the code that trained it, one for each session.
     """
 
     state: State = "new"
@@ -51,6 +53,8 @@ class Status:
     reason: str = ""
     seconds: float = 0.0
     measuring: float = 0.0
+    edge_ratio: float | None = None
+    revisions: tuple[str, ...] = ()
 
 
 class RunFolder:
@@ -64,12 +68,13 @@ class RunFolder:
     @classmethod
     def create(cls, path: Path, settings: Settings) -> "RunFolder":
         """A new folder, which must not exist, or be empty."""
-        if path.exists() and any(path.iterdir()):
+        about = {"version": __version__, "revision": revision()}
+        # A run that was killed before it had settings left an empty folder of checkpoints.
+        if path.exists() and any(content.name != "checkpoints" or any(content.iterdir()) for content in path.iterdir()):
             raise FileExistsError(
                 f"{path} exists: go on with it by 'zoedge resume {path}', or name another folder with --out"
             )
         (path / "checkpoints").mkdir(parents=True, exist_ok=True)
-        about = {"version": __version__, "revision": _revision()}
         content = json.dumps({**about, "settings": to_mapping(settings)}, indent=2)
         write_atomically(path / "settings.json", content.encode())
         return cls(path)
@@ -196,7 +201,7 @@ def find_runs(root: Path) -> list[RunFolder]:
     return [RunFolder(path.parent) for path in sorted(root.glob("**/settings.json"))]
 
 
-def _revision() -> str:
+def revision() -> str:
     """Of the git repository that the package is in, if there is one."""
     command = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty", "--abbrev=12"]
     try:

@@ -1,6 +1,6 @@
 """Presets: settings with which every model reaches the edge of stability, by every zeroth-order method.
 
-``laptop`` was found by experiment; docs/presets.md has what comes out. ``paper`` is what the paper trains; of its step
+``laptop`` was found by experiment; docs/runs.md has what comes out. ``paper`` is what the paper trains; of its step
 sizes the text names only that of ZO-GDM on the CNN, the others have the same threshold.
 """
 
@@ -87,8 +87,8 @@ _LAPTOP_BUDGET = 40
 def preset(name: PresetName, model: ModelName, method: MethodName) -> Settings:
     """The settings of a preset.
 
-    >>> preset("laptop", "vit", "zo-gdm").lr
-    0.0003
+    >>> preset("laptop", "vit", "zo-gd").lr
+    0.003
     """
     if name not in _PRESETS:
         raise ValueError(f"there is no preset {name!r}: use {' or '.join(_PRESETS)}")
@@ -101,6 +101,6 @@ def preset(name: PresetName, model: ModelName, method: MethodName) -> Settings:
     return replace(settings, model=model, method=method, **budget, **methods[method])
 
 
-def presets(name: PresetName) -> list[Settings]:
+def all_presets(name: PresetName) -> list[Settings]:
     """All settings of a preset, for every model and method."""
     return [preset(name, model, method) for model, (_, methods) in _PRESETS[name].items() for method in methods]

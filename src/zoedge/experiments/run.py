@@ -19,7 +19,7 @@ from zoedge.curvature import HessianOperator, measure, relative_commutator
 from zoedge.curvature.recursion import recursion
 from zoedge.experiments import checkpoint
 from zoedge.experiments.checkpoint import Checkpoint
-from zoedge.experiments.folder import MetricsWriter, RunFolder, Status
+from zoedge.experiments.folder import MetricsWriter, RunFolder, Status, revision
 from zoedge.experiments.objective import Objective, seeded_generator
 from zoedge.experiments.optimizers import build_optimizer, take_step
 from zoedge.experiments.settings import Settings
@@ -84,6 +84,7 @@ class _Run:
         self._checkpoint = found or Checkpoint(0, 0, {"first_loss": math.nan})
         self._first_loss = self._checkpoint.extra["first_loss"]
         self._before = folder.status
+        self._revisions = (*self._before.revisions, revision())
         self._started, self._measuring = time.monotonic(), 0.0
         self._band: Band | None = None
         self._step, self._loss = self._checkpoint.step, math.nan
@@ -199,6 +200,8 @@ class _Run:
             reason,
             self._before.seconds + time.monotonic() - self._started,
             self._before.measuring + self._measuring,
+            self._before.edge_ratio if self._band is None else self._band.edge_ratio,
+            self._revisions,
         )
         self._folder.status = status
         self._reported = time.monotonic()

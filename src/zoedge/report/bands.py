@@ -65,7 +65,9 @@ def band_figure(columns: Sequence[Column], rows: Sequence[str] = ("loss", "band"
 def _draw_loss(axes: Axes, column: Column) -> None:
     for number, run in enumerate(column.runs):
         metrics = run.metrics()
-        axes.plot(*_smoothed(metrics["step"], metrics["loss"]), color=f"C{number}", lw=1.1)
+        step, low, middle, high = _stretches(metrics["step"], metrics["loss"])
+        axes.fill_between(step, low, high, color=f"C{number}", alpha=0.25, lw=0)
+        axes.plot(step, middle, color=f"C{number}", lw=1.1)
     axes.set(ylabel="training loss", yscale="log")
 
 
@@ -105,13 +107,13 @@ def _style_legend(axes: Axes, columns: Sequence[Column]) -> None:
     axes.legend(handles=handles, frameon=False, fontsize=8, ncols=2, loc="upper left")
 
 
-def _smoothed(steps: list[float], loss: list[float], points: int = 400) -> tuple[np.ndarray, np.ndarray]:
-    """Medians over short stretches, if there are many: a zeroth-order loss is noisy."""
+def _stretches(steps: list[float], loss: list[float], points: int = 400) -> tuple[np.ndarray, ...]:
+    """Means of steps; minimum, median and maximum of the loss over short stretches: a zeroth-order loss is noisy."""
     x, y = np.array(steps), np.array(loss)
     width = max(len(x) // points, 1)
     count = len(x) // width
     x, y = x[: count * width].reshape(count, width), y[: count * width].reshape(count, width)
-    return x.mean(1), np.median(y, 1)
+    return x.mean(1), y.min(1), np.median(y, 1), y.max(1)
 
 
 def _range(runs: Sequence[RunFolder]) -> tuple[float, float]:

@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 
 from zoedge.experiments.folder import RunFolder
 from zoedge.experiments.settings import to_mapping
-from zoedge.experiments.verdict import verdict
+from zoedge.experiments.verdicts import verdict
 from zoedge.report.bands import Column, band_figure
 
 _STYLE = """
@@ -57,7 +57,7 @@ def rows(runs: list[RunFolder], names: list[str]) -> list[tuple[str, ...]]:
                 f"{v.lower:.4g}",
                 f"{v.edge_ratio:.2f}",
                 f"{v.lowest:.2f} .. {v.highest:.2f}",
-                f"{v.inside:.0%}" if v.readings else "nan",
+                f"{v.in_band:.0%}" if v.readings else "nan",
                 text,
             )
         )

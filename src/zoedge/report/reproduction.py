@@ -2,23 +2,34 @@
 
 import csv
 from collections.abc import Sequence
-from dataclasses import astuple, fields
+from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 from zoedge.experiments.catalogue import Entry
 from zoedge.experiments.folder import COLUMNS, RunFolder
-from zoedge.experiments.table import Row
+from zoedge.experiments.reproduce import runs_of, write_verdict
+from zoedge.experiments.table import ABOVE, BELOW, Row, measured_spectrum, stability_table, table_claims
 from zoedge.report.bands import Column, band_figure
 from zoedge.theory import METHODS
 
 
-def write_figure(entry: Entry, paths: list[list[Path]], folder: Path) -> list[Path]:
-    """Write ``figure`` and ``figure-with-loss`` as PNG and SVG, and ``data.csv``."""
+def write_reproduction(entry: Entry, root: Path, folder: Path) -> tuple[list[Path], dict]:
+    """Write the drawings or the table, the data, and the verdict; returns the files and the verdict."""
     folder.mkdir(parents=True, exist_ok=True)
-    columns = [
-        Column(panel.title, [RunFolder(path) for path in places], panel.labels)
-        for panel, places in zip(entry.panels, paths, strict=True)
-    ]
+    runs = runs_of(entry, root)
+    if entry.kind == "table":
+        rows = stability_table(*(measured_spectrum(run) for run in runs[0]))
+        files, claims = write_table(rows, folder), table_claims(rows)
+    else:
+        files, claims = write_figure(entry, runs, folder), []
+    verdict = folder / "verdict.json"
+    return [*files, verdict], write_verdict(entry, runs, verdict, claims)
+
+
+def write_figure(entry: Entry, runs: Sequence[Sequence[RunFolder]], folder: Path) -> list[Path]:
+    """Write ``figure`` and ``figure-with-loss`` as PNG and SVG, and ``data.csv``."""
+    columns = [Column(panel.title, row, panel.labels) for panel, row in zip(entry.panels, runs, strict=True)]
     files = []
     for name, rows in (("figure", entry.rows[1:]), ("figure-with-loss", entry.rows)):
         drawing = band_figure(columns, rows)
@@ -32,24 +43,34 @@ def write_figure(entry: Entry, paths: list[list[Path]], folder: Path) -> list[Pa
 
 def write_table(rows: Sequence[Row], folder: Path) -> list[Path]:
     """Write ``table.md`` and ``data.csv``."""
-    folder.mkdir(parents=True, exist_ok=True)
     files = [folder / "table.md", folder / "data.csv"]
     lines = [
-        "| method | critical step size | the paper's bounds | second moment at 0.8 of it | at 1.25 of it |",
+        f"| method | critical step size | the paper's bounds | second moment at {BELOW:g} and {ABOVE:g} of it, a step "
+        "| the same simulated, over 150 steps |",
         "|---|---|---|---|---|",
     ]
     for row in rows:
         bounds = f"{row.lower:.3g} .. {row.upper:.3g}" if METHODS[row.method].zeroth_order else "exact"
         lines.append(
             f"| {METHODS[row.method].label} | {row.exact:.4g} +- {row.stderr:.1g} | {bounds} "
-            f"| x {row.below:.2g} | x {row.above:.2g} |"
+            f"| {row.below.rate:.4f}, {row.above.rate:.4f} | x {row.below}, x {row.above} |"
         )
     files[0].write_text("\n".join(lines) + "\n")
     with files[1].open("w", newline="") as target:
-        writer = csv.writer(target)
-        writer.writerow([field.name for field in fields(Row)])
-        writer.writerows(astuple(row) for row in rows)
+        flat = [_flat(asdict(row)) for row in rows]
+        writer = csv.DictWriter(target, list(flat[0]))
+        writer.writeheader()
+        writer.writerows(flat)
     return files
+
+
+def _flat(row: dict[str, Any]) -> dict[str, Any]:
+    """Nested values by names joined with an underscore."""
+    return {
+        f"{name}_{inner}" if inner else name: number
+        for name, value in row.items()
+        for inner, number in (value.items() if isinstance(value, dict) else [("", value)])
+    }
 
 
 def _write_data(columns: list[Column], file: Path) -> None:

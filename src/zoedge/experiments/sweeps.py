@@ -3,15 +3,19 @@
 import dataclasses
 import itertools
 import os
+import signal
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from zoedge.experiments.folder import RunFolder
 from zoedge.experiments.settings import Settings, from_mapping, to_mapping
+from zoedge.theory import checks
 
 Grid = Sequence[tuple[str, Sequence[Any]]]
 
@@ -33,8 +37,10 @@ def plan(settings: Settings, grid: Grid, out: Path) -> dict[Path, Settings]:
             *parents, last = name.split(".")
             for parent in parents:
                 place = place.setdefault(parent, {})
+                if not isinstance(place, dict):
+                    raise ValueError(f"the grid: {parent} is one setting, there is no {name}")
             place[last] = value
-        name = "-".join(f"{name}{value}" for name, value in point) or "run"
+        name = "-".join(f"{name}{value}" for name, value in point).replace(" ", "") or "run"
         runs[out / name] = from_mapping(mapping, "the grid")
     return runs
 
@@ -49,27 +55,57 @@ def sweep(
         jobs: runs at once.
         watch: called now and then with all folders.
         poll: seconds between two calls.
+
+    Raises:
+        ChildProcessError: some runs failed; the others have been made.
     """
-    threads = max((os.cpu_count() or 1) // jobs, 1)
+    threads = max((os.cpu_count() or 1) // checks.count("jobs", jobs), 1)
     folders = [_open(path, settings, threads) for path, settings in runs.items()]
     waiting = [folder for folder in folders if folder.status.state not in ("finished", "diverged")]
-    running: list[subprocess.Popen] = []
+    running: dict[Path, subprocess.Popen] = {}
+    failed: list[str] = []
     try:
-        while waiting or running:
-            running = [process for process in running if process.poll() is None]
-            while waiting and len(running) < jobs:
-                command = [sys.executable, "-m", "zoedge", "resume", str(waiting.pop(0).path), "--quiet"]
-                running.append(subprocess.Popen(command))
-            watch(folders)
-            time.sleep(poll)
+        with _terminable():
+            while waiting or running:
+                for path, process in list(running.items()):
+                    if process.poll() is not None:
+                        del running[path]
+                        if process.returncode not in (0, 3):
+                            failed.append(f"{path} (exit code {process.returncode})")
+                while waiting and len(running) < jobs:
+                    path = waiting.pop(0).path
+                    command = [sys.executable, "-m", "zoedge", "resume", str(path), "--quiet"]
+                    running[path] = subprocess.Popen(command)
+                watch(folders)
+                time.sleep(poll)
     finally:
-        # Ctrl-C reaches the children, too; whatever ends this process must not leave them behind.
-        for process in running:
+        # Ctrl-C reaches the children, too; SIGTERM and SIGHUP do not.
+        for process in running.values():
             process.terminate()
-        for process in running:
+        for process in running.values():
             process.wait()
     watch(folders)
+    if failed:
+        raise ChildProcessError(f"{len(failed)} of {len(runs)} runs failed, see above: {', '.join(failed)}")
     return folders
+
+
+@contextmanager
+def _terminable() -> Iterator[None]:
+    """SIGTERM and SIGHUP end this process by an exception, so that it can end its children."""
+
+    def leave(number: int, frame: object) -> None:
+        sys.exit(128 + number)
+
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.signal(number, leave) for number in (signal.SIGTERM, signal.SIGHUP)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _open(path: Path, settings: Settings, threads: int) -> RunFolder:
