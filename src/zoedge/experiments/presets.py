@@ -29,7 +29,7 @@ _LAPTOP: dict[ModelName, tuple[Settings, Changes]] = {
         {
             "gd": {"lr": 2e-2, "steps": 4000, "measure_every": 200},
             "zo-gd": {"lr": 1e-3},
-            "zo-gdm": {"lr": 1.2e-4},
+            "zo-gdm": {"lr": 1e-4},
             "zo-adam": {"lr": 1e-3, "steps": 10_000, "measure_every": 500},
         },
     ),
