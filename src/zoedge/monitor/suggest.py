@@ -1,18 +1,16 @@
 """A step size before training."""
 
 import math
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
-import torch
+import numpy as np
 from torch import Tensor
 
 from zoedge.curvature import HessianOperator, spectrum
 from zoedge.monitor.moments import Critical, critical, moments
-from zoedge.monitor.noise import POINTS, balanced_smoothing, rounding_noise, third_derivative
-from zoedge.optim import ZOSGD, StepRecord
-from zoedge.optim.loss import as_number
+from zoedge.monitor.probing import Probing
 from zoedge.theory import METHODS, ZOGD, Estimator, Method, ZOAdam, checks, critical_step_size, step_size_bounds
 
 # Shares of the critical step size: for all data; and for batches, whose steps are mostly noise, of that for the root
@@ -21,8 +19,6 @@ FULL_BATCH = 0.7
 MINI_BATCH = 0.02
 # Directions that are drawn at a time, and the number below which their spread is not to be trusted.
 _CHUNK, _ENOUGH = 8, 32
-_SMALLEST_MU, _LARGEST_MU = 1e-6, 0.1
-_SAME = {torch.float64: 1e-9, torch.float32: 1e-5, torch.bfloat16: 1e-2, torch.float16: 1e-2}
 
 
 @dataclass(frozen=True)
@@ -36,8 +32,8 @@ class Suggestion:
         lower, upper: bounds on it.
         full_batch: recommended where every step sees all data, not above the lower bound.
         mini_batch: recommended where every step sees a batch.
-        mu: the smoothing that balances rounding of the loss against truncation; NaN with ``backprop``.
-        noise: the loss's rounding noise at this smoothing; NaN with ``backprop``.
+        mu: the smoothing that balances rounding of the loss against truncation.
+        noise: standard deviation of the rounding noise of the loss.
         trace: of the Hessian, or of P^-1 H for ZO-Adam.
         trace_stderr: its standard error.
         evaluations: of the loss that it took.
@@ -65,11 +61,11 @@ class Suggestion:
             ),
             ("recommended lr", f"{self.full_batch:.3g} on all data, {self.mini_batch:.3g} on mini-batches"),
             ("trace", f"{self.trace:.4g} +- {self.trace_stderr:.2g}"),
+            ("smoothing mu", f"{self.mu:.2g}, for a loss with a noise of {self.noise:.1g}"),
         ]
-        if not math.isnan(self.mu):
-            rows.append(("smoothing mu", f"{self.mu:.2g}, where the loss has a noise of {self.noise:.1g}"))
-        spent = f"{self.products} Hessian-vector products" if self.products else f"{self.evaluations} evaluations"
-        return "\n".join(f"{name:20}{value}" for name, value in [*rows, ("it took", spent)])
+        products = f" and {self.products} Hessian-vector products" if self.products else ""
+        rows.append(("it took", f"{self.evaluations} evaluations{products}"))
+        return "\n".join(f"{name:20}{value}" for name, value in rows)
 
 
 def suggest_lr(
@@ -85,6 +81,7 @@ def suggest_lr(
 ) -> Suggestion:
     """The critical step size of a zeroth-order method at the parameters as they are, and step sizes below it.
 
+    >>> import torch
     >>> weights = torch.nn.Parameter(torch.ones(100))
     >>> found = suggest_lr(lambda: 0.5 * weights.square().sum(), [weights])
     >>> bool(abs(found.critical - 2 / 102) < 3 * found.stderr)
@@ -109,49 +106,70 @@ def suggest_lr(
         known = ", ".join(name for name, kind in METHODS.items() if kind.zeroth_order)
         raise ValueError(f"method must be a zeroth-order one ({known}), got {method!r}")
     checks.positive("precision", precision)
-    probing = _Probing(closure, list(params), seed)
+    queries = estimator.queries if estimator else 1
+    probing = Probing(closure, list(params), seed)
     probing.check_repeatable()
-    slopes = probing.slopes()
-    preconditioner = 1.0
-    if isinstance(chosen, ZOAdam):
-        queries = estimator.queries if estimator else 1
-        preconditioner = math.sqrt(sum(c * c for c in slopes) / len(slopes) / queries)
-        if preconditioner == 0:
-            raise ValueError("the gradient is zero here, so ZO-Adam has no step size: is the loss constant?")
-    if backprop:
-        return _by_products(closure, probing, chosen, estimator, preconditioner)
-    noise, mu, wide = probing.smoothing()
-    samples: list[float] = []
+    probing.choose_smoothing()
     while True:
-        samples += [q / preconditioner for q in probing.curvatures(_CHUNK, wide)]
-        variance = 6 * noise**2 / wide**4 / preconditioner**2
+        probing.probe(_CHUNK)
+        if backprop and len(probing.slopes) >= _ENOUGH:
+            return _by_products(closure, probing, chosen, estimator, _scale(probing.slopes, chosen, queries))
+        gain, doubt = _scale(probing.slopes, chosen, queries)
+        variance = probing.curvature_noise * gain**2
+        samples = [gain * q for q in probing.curvatures]
         found = critical(samples, chosen, estimator, probing.dimension, variance)
+        found = replace(found, stderr=math.hypot(found.stderr, doubt * found.value))
         precise = found.stderr <= precision * found.value < math.inf and len(samples) >= _ENOUGH
         if precise or probing.evaluations + 2 * _CHUNK >= max_evaluations:
             break
     about = moments(samples, variance)
-    return _suggestion(found, chosen, about.trace, about.trace_stderr, about.rms, mu, noise, probing.evaluations, 0)
+    return _suggestion(found, chosen, about.trace, about.trace_stderr, about.rms, probing, 0)
+
+
+def _scale(slopes: Sequence[float], method: Method, queries: int) -> tuple[float, float]:
+    """What the Hessian is multiplied by, 1/P, and the relative standard error of that."""
+    if not isinstance(method, ZOAdam):
+        return 1.0, 0.0
+    squares = np.square(slopes)
+    if squares.mean() == 0:
+        raise ValueError("the gradient is zero here, so ZO-Adam has no step size: is the loss constant?")
+    doubt = float(squares.std() / squares.mean()) / (2 * math.sqrt(len(squares)))
+    return 1 / math.sqrt(squares.mean() / queries), doubt
 
 
 def _suggestion(
-    found: Critical, method: Method, trace: float, stderr: float, rms: float, mu: float, noise: float,
-    evaluations: int, products: int,
-) -> Suggestion:  # fmt: skip
+    found: Critical, method: Method, trace: float, stderr: float, rms: float, probing: Probing, products: int
+) -> Suggestion:
     unit = 2 * (1 - method.momentum) / method.scale
     # Where positive and negative curvature cancel, the trace promises too much.
     full = min(FULL_BATCH * found.value, found.lower) if trace > 2 * stderr else FULL_BATCH * unit / max(rms, 1e-300)
     mini = MINI_BATCH * unit / rms if rms > 0 else math.inf
     return Suggestion(
-        found.value, found.stderr, found.lower, found.upper, full, mini, mu, noise, trace, stderr, evaluations, products
+        critical=found.value,
+        stderr=found.stderr,
+        lower=found.lower,
+        upper=found.upper,
+        full_batch=full,
+        mini_batch=mini,
+        mu=probing.mu,
+        noise=probing.noise,
+        trace=trace,
+        trace_stderr=stderr,
+        evaluations=probing.evaluations,
+        products=products,
     )
 
 
 def _by_products(
-    closure: Callable[[], Any], probing: "_Probing", method: Method, estimator: Estimator | None, preconditioner: float
+    closure: Callable[[], Any],
+    probing: Probing,
+    method: Method,
+    estimator: Estimator | None,
+    scale: tuple[float, float],
 ) -> Suggestion:
     H = HessianOperator(closure, [p for p in probing.params if p.requires_grad])
     measured = spectrum(H)
-    gain = 1 / preconditioner
+    gain, doubt = scale
     step = measured.estimate(lambda s: critical_step_size(s, method, estimator, negative="keep"))
     trace = measured.estimate(lambda s: s.trace)
     square = measured.sum(measured.eigenvalues**2)
@@ -159,75 +177,7 @@ def _by_products(
         measured.trace, measured.lambda_max, method, estimator, measured.dimension,
         positive_trace=measured.positive_trace,
     )  # fmt: skip
-    found = Critical(step.value / gain, step.stderr / gain, lower / gain, upper / gain)
+    stderr = math.hypot(step.stderr, doubt * step.value)
+    found = Critical(step.value / gain, stderr / gain, lower / gain, upper / gain)
     rms = math.sqrt(trace.value**2 + 2 * square) * gain
-    nan = math.nan
-    return _suggestion(
-        found, method, trace.value * gain, trace.stderr * gain, rms, nan, nan, probing.evaluations, measured.products
-    )
-
-
-class _Probing:
-    """Losses along directions from one point, by steps of size zero."""
-
-    def __init__(self, closure: Callable[[], Any], params: list[Tensor], seed: int) -> None:
-        self.params, self.evaluations = params, 0
-        self.dimension = sum(p.numel() for p in params if p.requires_grad)
-        self._closure = closure
-        self._optimizer = ZOSGD(params, lr=0.0, probe_every=1, seed=seed)
-        self._step = 0
-
-    def _counted(self) -> Any:
-        self.evaluations += 1
-        return self._closure()
-
-    def _at(self, step: int, mu: float, queries: int = 1) -> StepRecord:
-        for group in self._optimizer.param_groups:
-            group.update(step=step, mu=mu, queries=queries)
-        self._optimizer.step(self._counted)
-        return self._optimizer.last
-
-    @torch.no_grad()
-    def check_repeatable(self) -> None:
-        """The loss at one point must be one number."""
-        state = torch.get_rng_state()
-        first = as_number(self._counted())
-        torch.set_rng_state(state)
-        again, other = as_number(self._counted()), as_number(self._counted())
-        torch.set_rng_state(state)
-        if not math.isfinite(first):
-            raise ValueError(f"the loss is {first} at these parameters: there is nothing to measure")
-        same = _SAME.get(self.params[0].dtype, 1e-5) * max(abs(first), 1e-30)
-        if abs(again - first) > same:
-            raise ValueError(
-                f"the closure gives {first:.6g} and then {again:.6g} at the same parameters: does it take another "
-                "batch each time? Losses can be compared on one batch only: draw it outside the closure"
-            )
-        if abs(other - first) > same:
-            raise ValueError(
-                f"the loss depends on random numbers ({first:.6g}, then {other:.6g}): is dropout on? Call model.eval()"
-            )
-
-    def slopes(self, mu: float = 1e-3) -> list[float]:
-        """Projected gradients."""
-        return list(self._at(0, mu, _CHUNK).slopes)
-
-    def smoothing(self, mu: float = 1e-3) -> tuple[float, float, float]:
-        """The loss's noise, the mu that balances it against truncation for slopes, and a mu for curvatures."""
-        lines: list[list[float]] = [[], []]
-        for k in range(POINTS):
-            record = self._at(0, mu * (1 + k / POINTS))
-            lines[0].append(record.plus[0])
-            lines[1].append(record.minus[0])
-        noise = rounding_noise(lines)
-        third, _ = third_derivative(lambda m: self._at(0, m).slopes[0], mu, noise, _LARGEST_MU)
-        best = balanced_smoothing(noise, third, _SMALLEST_MU, _LARGEST_MU)
-        # A curvature is a second difference: wide enough that noise is a twentieth of it at most.
-        size = max(abs(q) for q in self._at(0, max(best, mu), _CHUNK).curvatures)
-        wide = math.sqrt(math.sqrt(6) * noise / (0.05 * size)) if size > 0 else best
-        return noise, best, min(max(best, wide), _LARGEST_MU)
-
-    def curvatures(self, count: int, mu: float) -> list[float]:
-        """u^T H u along so many new directions."""
-        self._step += 1
-        return list(self._at(self._step, mu, count).curvatures)
+    return _suggestion(found, method, trace.value * gain, trace.stderr * gain, rms, probing, measured.products)
