@@ -37,7 +37,14 @@ class SweepProgress:
             self._live.update(Group(*(_bar(run) for run in runs)))
         elif not self._quiet and time.monotonic() - self._shown > _EVERY:
             self._shown = time.monotonic()
-            print("  ".join(f"{run.name} {run.status.step}/{run.settings.steps}" for run in runs), flush=True)
+            print(_line(runs), flush=True)
+
+
+def _line(runs: list[RunFolder]) -> str:
+    """How many are done, and those that go on."""
+    done = sum(run.status.state in ("finished", "diverged") for run in runs)
+    going = [f"{run.name} {run.status.step}/{run.settings.steps}" for run in runs if run.status.state == "running"]
+    return "  ".join([f"{done} of {len(runs)} done", *going])
 
 
 def _bar(run: RunFolder) -> Table:
