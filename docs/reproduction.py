@@ -22,8 +22,8 @@ from stored verdicts (`python docs/reproduction.py`); nothing on it is written b
 scale: `zoedge reproduce NAME --preset paper`.
 
 The edge counts as reached from the first reading with an edge ratio (step size over critical step size) of 0.8 on, if
-the median from there on is at least 0.8, too. Readings are [measured](curvature.md), with the exact curvature as a dotted
-line; the settings are those of the [laptop presets](runs.md#presets). Seeds were not chosen: every run has seed 0.
+the median from there on is at least 0.8, too. Readings are [measured](curvature.md), with the exact curvature as a
+dotted line; the settings are those of the [laptop presets](runs.md#presets). Seeds were not chosen: all are 0.
 
 | figure | in the paper | claims that hold | runs at the edge | mean edge ratio | minutes of runs |
 |---|---|---|---|---|---|
@@ -94,7 +94,7 @@ def paragraph(content: dict[str, Any]) -> str:
     if not failing:
         text.append("All claims of the paper's figure hold.")
     for claim in failing:
-        text.append(f"It does not hold that, {claim['panel']}, {claim['text']}: {claim['numbers']}.")
+        text.append(f"For {claim['panel']} it does not hold that {claim['text']} ({claim['numbers']}).")
     if content["tried"]:
         text.append(f"Tried on the way: {content['tried']}.")
     return " ".join(text)

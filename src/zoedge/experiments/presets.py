@@ -16,7 +16,7 @@ Changes = dict[MethodName, dict[str, Any]]
 _LAPTOP: dict[ModelName, tuple[Settings, Changes]] = {
     "mlp": (
         Settings(data=Data(per_class=10), size=Size(width=64, depth=4), steps=20_000, measure_every=1000),
-        {"zo-gd": {"lr": 4e-3}, "zo-gdm": {"lr": 4e-4}, "zo-adam": {"lr": 2e-3}},
+        {"zo-gd": {"lr": 4e-3}, "zo-gdm": {"lr": 3.5e-4}, "zo-adam": {"lr": 2e-3}},
     ),
     "cnn": (
         Settings(

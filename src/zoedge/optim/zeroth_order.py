@@ -113,6 +113,10 @@ class ZerothOrder(Optimizer):
         """Steps between two probes of the curvature; 0: never."""
         return self._policy["probe_every"]
 
+    @probe_every.setter
+    def probe_every(self, value: int) -> None:
+        self._policy["probe_every"] = checks.count("probe_every", value, at_least=0)
+
     @property
     def step_count(self) -> int:
         """Number of steps taken so far, skipped ones included."""
