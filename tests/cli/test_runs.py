@@ -1,3 +1,4 @@
+import os
 import signal
 import subprocess
 import sys
@@ -9,7 +10,7 @@ import pytest
 
 from tests.experiments.small import SMALL
 from zoedge.cli import main
-from zoedge.experiments import RunFolder, preset, to_mapping
+from zoedge.experiments import RunFolder, plan, preset, sweep, to_mapping
 
 FLAGS = [
     "--model", "mlp", "--lr", "1e-2", "--steps", "40", "--measure-every", "20", "--budget", "8", "--threads", "1",
@@ -92,6 +93,14 @@ def test_mistakes_are_named(tmp_path, capsys):
         assert message in capsys.readouterr().err
     assert zoedge("run", "--stepz", 3) == 2
     assert not (tmp_path / "x").exists()  # what could not begin leaves nothing
+
+
+def test_threads_of_a_run_that_has_not_begun(tmp_path):
+    settings = replace(SMALL, threads=0, steps=3, measure_every=0)
+    RunFolder.create(tmp_path / "lr0.01", replace(settings, threads=7))
+    (folder,) = sweep(plan(settings, [("lr", [0.01])], tmp_path), 1, lambda runs: None)
+    assert folder.settings.threads == os.cpu_count()
+    assert folder.status.state == "finished"
 
 
 def test_a_sweep_says_which_runs_failed(tmp_path, capfd):

@@ -115,9 +115,9 @@ def _open(path: Path, settings: Settings, threads: int) -> RunFolder:
     if not (path / "settings.json").exists():
         return RunFolder.create(path, settings)
     folder = RunFolder(path)
+    if dataclasses.replace(folder.settings, threads=settings.threads) != settings:
+        raise ValueError(f"{path} holds a run with other settings: name another folder with --out")
     if folder.status.state == "new":  # what has not begun can begin with another number of threads
         shutil.rmtree(path)
         return RunFolder.create(path, settings)
-    if dataclasses.replace(folder.settings, threads=settings.threads) != settings:
-        raise ValueError(f"{path} holds a run with other settings: name another folder with --out")
     return folder
