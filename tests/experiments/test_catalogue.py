@@ -71,9 +71,10 @@ def test_every_entry_runs_and_has_a_verdict(name, tmp_path):
     assert len(content["runs"]) == sum(len(panel.runs) for panel in entry.panels)
     runs = runs_of(entry, tmp_path / "runs")
     if name == "adam-beta1":
-        readings = runs[0][0].readings()
+        readings = runs[0][0].readings("commutator")
         assert readings["step"][0] == 1
         assert all(0 < value < 2 for value in readings["commutator"])
+        assert runs[0][0].readings()["step"][0] == 2
     if name == "cnn":
         with (tmp_path / "out" / "data.csv").open() as file:
             rows = list(csv.DictReader(file))

@@ -167,7 +167,7 @@ def commutator_falls(runs: Sequence[RunFolder], names: Sequence[str]) -> Claim:
     """Preconditioner and Hessian come to commute."""
     found = []
     for run in runs:
-        values = np.array(run.readings()["commutator"])
+        values = np.array(run.readings("commutator")["commutator"])
         late = values[len(values) // 2 :]
         found.append((_last(values[:1]), min(values, default=math.nan), max(late, default=math.nan)))
     start, floor = _COMMUTATOR

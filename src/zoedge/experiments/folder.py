@@ -148,10 +148,10 @@ class RunFolder:
                 values.append(float(row.get(name, "nan")))
         return columns
 
-    def readings(self) -> dict[str, list[float]]:
-        """The metrics of those steps at which curvature was measured."""
+    def readings(self, of: str = "lower") -> dict[str, list[float]]:
+        """The metrics of those steps at which curvature, or another column, was measured."""
         columns = self.metrics()
-        measured = [i for i, value in enumerate(columns["lower"]) if not math.isnan(value)]
+        measured = [i for i, value in enumerate(columns[of]) if not math.isnan(value)]
         return {name: [values[i] for i in measured] for name, values in columns.items()}
 
 

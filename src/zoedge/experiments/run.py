@@ -77,6 +77,7 @@ class _Run:
         torch.set_num_threads(self._settings.threads or os.cpu_count() or 1)
         self._objective = Objective(self._settings)
         self._optimizer: Optimizer = build_optimizer(self._settings, self._objective)
+        self._adaptive = "adam" in self._settings.method
         self._checkpoints = folder.path / "checkpoints"
         found, damaged = checkpoint.load(self._checkpoints, self._objective.model, self._optimizer)
         for name in damaged:
@@ -112,10 +113,9 @@ class _Run:
             self._save(metrics)
         for group in self._optimizer.param_groups:
             group["lr"] = settings.lr_at(step)
-        reading = self._is_read(step)
-        row = self._measure() if reading else {}
+        row = self._measure() if self._is_read(step) else {}
         self._loss = take_step(self._optimizer, self._objective, step)
-        if reading or step % settings.log_every == 0:
+        if row or step % settings.log_every == 0:
             metrics.write({"step": step, "loss": self._loss, "lr": settings.lr_at(step), **row})
         self._check_loss()
         self._step += 1
@@ -124,9 +124,12 @@ class _Run:
         self._watch(Moment(self._step, self._loss, self._band))
 
     def _is_read(self, step: int) -> bool:
-        """Whether curvature is measured before a step; Adam has no preconditioner before its first one."""
-        every, first = self._settings.measure_every, int("adam" in self._settings.method)
-        return every > 0 and (step == first or (step > first and step % every == 0))
+        """Whether something is measured before a step; Adam has no preconditioner before its first one."""
+        every = self._settings.measure_every
+        if not self._adaptive:
+            return every > 0 and step % every == 0
+        # After one step there is one, which shows how the commutator begins, but not where the edge will be.
+        return every > 0 and step > 0 and (step % every == 0 or (step == 1 and self._settings.commutator_probes > 0))
 
     def _finish(self, metrics: MetricsWriter) -> None:
         """The last row: the loss after all steps, and a reading.
@@ -156,16 +159,18 @@ class _Run:
         self._watch(Moment(self._step, self._loss, self._band, measuring=True))
         device = self._objective.task.inputs.device
         generator = seeded_generator(self._settings.seed, self._step, "probes", device)
-        self._band = measure(
-            self._optimizer,
-            self._objective.part,
-            self._settings.budget,
-            batches=self._objective.chunks(),
-            keep=True,
-            generator=generator,
-        )
-        row = {name: value for name, value in asdict(self._band).items() if name != "step"}
-        if "adam" in self._settings.method and self._settings.commutator_probes:
+        row: dict[str, float] = {}
+        if not self._adaptive or self._step > 1:
+            self._band = measure(
+                self._optimizer,
+                self._objective.part,
+                self._settings.budget,
+                batches=self._objective.chunks(),
+                keep=True,
+                generator=generator,
+            )
+            row = {name: value for name, value in asdict(self._band).items() if name != "step"}
+        if self._adaptive and self._settings.commutator_probes:
             row |= self._commutator(generator)
         self._measuring += time.monotonic() - started
         self._report("running")

@@ -82,7 +82,7 @@ def _draw_band(axes: Axes, column: Column) -> None:
 
 def _draw_commutator(axes: Axes, column: Column) -> None:
     for number, run in enumerate(column.runs):
-        readings = run.readings()
+        readings = run.readings("commutator")
         axes.plot(readings["step"], readings["commutator"], color=f"C{number}", lw=1.3)
     axes.set(ylabel="rel. commutator", ylim=(0, 1))
 
