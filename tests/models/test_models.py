@@ -111,6 +111,10 @@ def test_scan_has_two_derivatives_in_float32_however_fast_it_forgets(rate):
         first = torch.autograd.grad(scan(decay, inputs).square().sum(), [decay, inputs], create_graph=True)
         return torch.stack(torch.autograd.grad(sum(g.square().sum() for g in first), [decay, inputs]))
 
+    # Vectors that the derivatives are multiplied with may be large.
+    large = (1e9 * torch.randn(1, 20, 2, 2)).requires_grad_()
+    (gradient,) = torch.autograd.grad(scan(-rate * torch.ones(1, 20, 2, 2), large).square().sum(), large)
+    assert gradient.isfinite().all()
     single, double = second(torch.float32), second(torch.float64)
     assert float((single - double).norm()) <= 1e-4 * float(double.norm())
 

@@ -6,10 +6,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import silu, softplus
 
-# A state that decays by exp(-_FORGET) in one step is forgotten; a faster decay changes nothing that float32 can see.
-_FORGET = 20.0
-# Steps that the cumulative form of the scan takes at once: exp(_CHUNK * _FORGET / 2) must be a float32.
-_CHUNK = 8
+# A state that decays by exp(-_FORGET) in one step is forgotten: a faster decay changes nothing that float32 can see.
+_FORGET = 16.0
+# Steps that the cumulative form of the scan takes at once: exp(_CHUNK * _FORGET / 2) must be a float32, with room above
+# it for what derivatives are multiplied by.
+_CHUNK = 5
 
 
 class Mamba(nn.Module):
@@ -83,7 +84,7 @@ def scan(decay: Tensor, inputs: Tensor) -> Tensor:
 
     With D the cumulative sum of decay, h_t = exp(D_t) * sum_{s <= t} exp(-D_s) inputs_s: no loop over time. To stay
     within float32, D is taken from the middle of its range, chunks of time are short, and no decay is faster than
-    exp(-20) in one step.
+    exp(-16) in one step.
 
     Args:
         decay: not positive, shape (n, length, channels, state).
