@@ -13,10 +13,12 @@ from zoedge.report.bands import Column, band_figure
 
 _STYLE = """
 body { font: 16px/1.5 system-ui, sans-serif; max-width: 60rem; margin: 2rem auto; padding: 0 1rem; color: #222 }
-table { border-collapse: collapse; margin: 1rem 0 } th, td { padding: .3rem .8rem; text-align: right }
+table { border-collapse: collapse; margin: 1rem 0 }
+th, td { padding: .3rem .8rem; text-align: right; white-space: nowrap }
 th { border-bottom: 2px solid #888 } td { border-bottom: 1px solid #ddd }
-th:first-child, td:first-child { text-align: left }
-svg { max-width: 100%; height: auto } details { margin: .5rem 0 } pre { background: #f6f6f6; padding: .8rem }
+th:first-child, td:first-child, th:last-child, td:last-child { text-align: left }
+svg { width: 100%; max-width: 48rem; height: auto }
+details { margin: .5rem 0 } pre { background: #f6f6f6; padding: .8rem }
 """
 HEADER = ("run", "threshold", "lower term", "edge ratio", "range", "in the band", "verdict")
 
