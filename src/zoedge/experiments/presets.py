@@ -64,7 +64,7 @@ _LAPTOP: dict[ModelName, tuple[Settings, Changes]] = {
             steps=8000,
             measure_every=500,
         ),
-        {"zo-gd": {"lr": 1e-2}, "zo-gdm": {"lr": 1.2e-3}, "zo-adam": {"lr": 3e-3}},
+        {"zo-gd": {"lr": 1e-2}, "zo-gdm": {"lr": 1e-3}, "zo-adam": {"lr": 3e-3}},
     ),
 }
 _PAPER_METHODS: Changes = {"zo-gd": {"lr": 1e-3}, "zo-gdm": {"lr": 1e-4}, "zo-adam": {"lr": 1e-3}}
