@@ -1,6 +1,7 @@
 import csv
 import json
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -117,7 +118,7 @@ def test_labels_tell_runs_apart():
 # ------------------------------------------------------------------------------- claims, on runs that are made up
 
 
-def made_up(path, settings: Settings, state="finished", **columns) -> RunFolder:
+def made_up(path, settings: Settings, state: Any = "finished", **columns: Any) -> RunFolder:
     """A run with these readings, evenly over its steps."""
     folder = RunFolder.create(path, settings)
     size = len(next(iter(columns.values())))
@@ -211,7 +212,7 @@ def test_claims_about_order(tmp_path):
 
 def test_the_claim_about_the_commutator(tmp_path):
     exact = np.ones(4)
-    terms = {"lower": exact, "upper": exact, "exact": exact}
+    terms: dict[str, Any] = {"lower": exact, "upper": exact, "exact": exact}
     falls = made_up(tmp_path / "a", small(), commutator=np.array([0.8, 0.1, 0.04, 0.03]), **terms)
     stays = made_up(tmp_path / "b", small(), commutator=np.array([0.8, 0.3, 0.3, 0.3]), **terms)
     assert claims.commutator_falls([falls], "a").holds

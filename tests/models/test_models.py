@@ -109,7 +109,7 @@ def test_scan_has_two_derivatives_in_float32_however_fast_it_forgets(rate):
         decay = (-rate * torch.ones(1, 20, 2, 2, dtype=dtype)).requires_grad_()
         inputs = torch.randn(1, 20, 2, 2, dtype=torch.float64).to(dtype).requires_grad_()
         first = torch.autograd.grad(scan(decay, inputs).square().sum(), [decay, inputs], create_graph=True)
-        return torch.stack(torch.autograd.grad(sum(g.square().sum() for g in first), [decay, inputs]))
+        return torch.stack(torch.autograd.grad(torch.stack(first).square().sum(), [decay, inputs]))
 
     # Vectors that the derivatives are multiplied with may be large.
     large = (1e9 * torch.randn(1, 20, 2, 2)).requires_grad_()

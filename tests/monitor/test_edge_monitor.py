@@ -23,6 +23,7 @@ def test_agrees_with_hessian_vector_products(settings):
     model, closure = network(torch.float64)
     opt = ZOSGD(model.parameters(), lr=1e-7, probe_every=1, mu=1e-3, **settings)
     reading = watched(opt, closure, 400, window=400).reading
+    assert reading is not None
     band = measure(opt, closure)
     queries = settings.get("queries", 1)
     assert reading.trace == pytest.approx(queries * band.lower, abs=3 * reading.trace_stderr)
@@ -36,6 +37,7 @@ def test_agrees_for_adam():
     model, closure = network(torch.float64)
     opt = ZOAdam(model.parameters(), lr=1e-7, probe_every=1)
     reading = watched(opt, closure, 600, window=300).reading
+    assert reading is not None
     band = measure(opt, closure)
     assert reading.trace == pytest.approx(band.lower, abs=3 * reading.trace_stderr + 0.05 * band.lower)
     assert reading.edge_ratio == pytest.approx(band.edge_ratio, rel=0.15)
@@ -48,6 +50,7 @@ def test_verdicts(share, verdict):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         reading = watched(opt, closure, 64).reading
+    assert reading is not None
     assert reading.verdict == verdict
     assert reading.sureness > 0.6
     assert verdict in str(reading)

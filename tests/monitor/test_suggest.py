@@ -1,4 +1,5 @@
 import math
+from typing import Any
 
 import pytest
 import torch
@@ -126,7 +127,7 @@ def test_bad_input():
     x, closure = quadratic()
     model, dropped = network(dropout=0.5)
     numbers = iter(range(100))
-    for arguments, message in (
+    cases: list[tuple[Any, str]] = [
         ((lambda: closure() + next(numbers), [x]), "does it take another batch each time"),
         ((dropped, list(model.parameters())), "is dropout on"),
         ((closure, [x], "gd"), "must be a zeroth-order one"),
@@ -134,7 +135,8 @@ def test_bad_input():
         ((lambda: closure() * math.nan, [x]), "the loss is nan"),
         ((lambda: x.sum() * 0, [x], "zo-adam"), "the gradient is zero"),
         ((closure, [x.detach()]), "no parameter requires grad"),
-    ):
+    ]
+    for arguments, message in cases:
         with pytest.raises(ValueError, match=message):
             suggest_lr(*arguments)
     with pytest.raises(TypeError, match="one number"):
