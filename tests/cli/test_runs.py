@@ -72,6 +72,14 @@ def test_reproduce(tmp_path, capsys):
     assert stamps == [path.stat().st_mtime_ns for path in tmp_path.glob("laptop/runs/*/status.json")]
 
 
+def test_a_step_size_that_follows_the_edge(tmp_path, capsys):
+    assert zoedge("run", *FLAGS, "--lr", "edge", "--steps", 60, "--out", tmp_path / "edge") == 0
+    assert zoedge("report", tmp_path / "edge", "--out", tmp_path / "report") == 0
+    assert "step size" in (tmp_path / "report" / "report.html").read_text()
+    assert zoedge("run", "--method", "gd", "--lr", "edge", "--out", tmp_path / "gd") != 0
+    assert "zo methods" in capsys.readouterr().err
+
+
 def test_mistakes_are_named(tmp_path, capsys):
     (tmp_path / "bad.toml").write_text("lrr = 1")
     for arguments, message in (

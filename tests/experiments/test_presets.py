@@ -40,7 +40,7 @@ def test_thresholds_of_a_model_at_the_paper_s_scale_are_equal():
     for settings in all_presets("paper"):
         if settings.method != "gd":
             damping = 1 - settings.momentum if settings.method == "zo-gdm" else 1
-            assert 2 * damping / settings.lr == pytest.approx(2000)
+            assert 2 * damping / settings.lr_at(0) == pytest.approx(2000)
 
 
 @pytest.mark.parametrize(

@@ -37,10 +37,13 @@ def test_a_run_and_its_folder(method, tmp_path):
     assert about["settings"]["data"]["per_class"] == 2
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize(
+    ("method", "lr"),
+    [*((method, 1e-3) for method in METHODS), ("zo-gd", "edge"), ("zo-gdm", "edge"), ("zo-adam", "edge")],
+)
 @pytest.mark.parametrize("batch_size", [None, 4])
-def test_a_run_that_is_interrupted_ends_as_if_nothing_had_happened(method, batch_size, tmp_path):
-    settings = small(method=method, lr=1e-3, batch_size=batch_size)
+def test_a_run_that_is_interrupted_ends_as_if_nothing_had_happened(method, lr, batch_size, tmp_path):
+    settings = small(method=method, lr=lr, batch_size=batch_size)
     start(settings, tmp_path / "whole")
 
     class StopError(Exception):
@@ -62,6 +65,17 @@ def test_a_run_that_is_interrupted_ends_as_if_nothing_had_happened(method, batch
     assert outcome(tmp_path / "parts") == outcome(tmp_path / "whole")
     # A finished run is left as it is.
     assert resume(RunFolder(tmp_path / "parts")).state == "finished"
+
+
+def test_a_step_size_that_follows_the_edge(tmp_path):
+    status = start(small(lr="edge", steps=400, measure_every=100), tmp_path / "run")
+    metrics, readings = RunFolder(tmp_path / "run").metrics(), RunFolder(tmp_path / "run").readings()
+    assert status.state == "finished"
+    assert metrics["lr"][0] == 0
+    assert readings["step"] == [100, 200, 300, 400]
+    ratios = [exact / threshold for exact, threshold in zip(readings["exact"], readings["threshold"], strict=True)]
+    assert 0.2 < ratios[-1] < 1.2
+    assert metrics["loss"][-1] < 0.8 * metrics["loss"][0]
 
 
 def test_kill_at_random_moments(tmp_path):

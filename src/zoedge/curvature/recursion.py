@@ -64,7 +64,7 @@ def recursion(optimizer: Optimizer) -> Recursion:
     placed = [(p, group) for group in groups for p in group["params"] if p.requires_grad]
     if not placed:
         raise ValueError("no parameter requires grad, so there is nothing to train")
-    lr = checks.positive("lr", float(groups[0]["lr"]))
+    lr = checks.positive("lr", float(groups[0]["lr"]) * getattr(optimizer, "lr_scale", 1.0))
     sign = _common("maximize", [-1.0 if group.get("maximize") else 1.0 for group in groups])
     method: Method | None = getattr(optimizer, "method", None)
     if method is not None and len({float(group["lr"]) for group in optimizer.param_groups}) > 1:

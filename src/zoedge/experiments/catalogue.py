@@ -107,7 +107,7 @@ def _first_against_zeroth_order(name: PresetName) -> Entry:
         "figure 1",
         "GD settles where the largest eigenvalue is 2/lr, ZO-GD where the trace is slightly below 2/lr",
         (
-            Panel("GD", "lr", _over(gd, "lr", (gd.lr / 2, gd.lr, 2 * gd.lr)),
+            Panel("GD", "lr", _over(gd, "lr", [share * gd.lr_at(0) for share in (0.5, 1, 2)]),
                   (claims.reaches_the_edge, claims.top_settles_at_the_threshold)),
             Panel("ZO-GD", "lr", _over(zogd, "lr", _GRIDS[name]["cnn"].lr),
                   (claims.reaches_the_edge, claims.trace_settles_below_the_threshold)),
@@ -131,7 +131,7 @@ def _three_methods(figure: str, model: ModelName, name: PresetName, paper: str) 
         "the three zeroth-order methods settle where the threshold lies between the terms of the band",
         (
             Panel("ZO-GD", "lr", _over(preset(name, model, "zo-gd"), "lr", grids.lr), _BAND),
-            Panel(f"ZO-GDM, lr {momentum.lr:g}", "momentum", _over(momentum, "momentum", grids.momentum), _BAND),
+            Panel(f"ZO-GDM, lr {momentum.lr_at(0):g}", "momentum", _over(momentum, "momentum", grids.momentum), _BAND),
             Panel("ZO-Adam", "lr", _over(preset(name, model, "zo-adam"), "lr", grids.adam_lr), _BAND),
         ),
         tried=_TRIED.get(model, "") if name == "laptop" else "",
@@ -159,7 +159,7 @@ def _smoothing(name: PresetName) -> Entry:
         "smoothing",
         "effect of mu",
         "with a large smoothing mu the trace stays below the threshold",
-        (Panel(f"ZO-GD, lr {base.lr:g}", "mu", _over(base, "mu", (1e-4, 1e-3, 3e-3, 1e-2, 3e-2)),
+        (Panel(f"ZO-GD, lr {base.lr_at(0):g}", "mu", _over(base, "mu", (1e-4, 1e-3, 3e-3, 1e-2, 3e-2)),
                (claims.falls_with_smoothing,)),),
     )  # fmt: skip
 
@@ -168,7 +168,7 @@ def _minibatch(name: PresetName) -> Entry:
     base = preset(name, "cnn", "zo-gd")
     sizes = (8, 16, 32, None) if name == "laptop" else (32, 128, 512, None)
     panel = Panel(
-        f"ZO-SGD, lr {base.lr:g}", "batch_size", _over(base, "batch_size", sizes), (claims.grows_with_batches,)
+        f"ZO-SGD, lr {base.lr_at(0):g}", "batch_size", _over(base, "batch_size", sizes), (claims.grows_with_batches,)
     )
     return Entry("minibatch", "effect of the batch size", "smaller batches settle at smaller traces", (panel,))
 

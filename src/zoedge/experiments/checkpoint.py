@@ -1,21 +1,30 @@
-"""Checkpoints: model and optimizer at a step, in safetensors, with their checksum in the file's name."""
+"""Checkpoints: the parts of a run at a step, in safetensors, with their checksum in the file's name."""
 
 import hashlib
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import safetensors
 import safetensors.torch
-from torch import Tensor, nn
-from torch.optim import Optimizer
+from torch import Tensor
 
 from zoedge.experiments.folder import write_atomically
 
 # The one before is there if the last is damaged.
 _KEPT = 2
+
+
+class Stateful(Protocol):
+    """A model, an optimizer, a scheduler."""
+
+    def state_dict(self) -> Any:
+        """Nested dictionaries, lists and tuples of tensors and plain values."""
+
+    def load_state_dict(self, state_dict: Any, /) -> Any:
+        """Go on from there."""
 
 
 @dataclass(frozen=True)
@@ -33,35 +42,24 @@ class Checkpoint:
     extra: dict[str, float]
 
 
-def save(folder: Path, checkpoint: Checkpoint, model: nn.Module, optimizer: Optimizer) -> None:
-    """Write a checkpoint, then delete the oldest."""
-    state = optimizer.state_dict()
-    tensors = {f"model.{name}": value for name, value in model.state_dict().items()}
-    numbers: dict[str, dict[str, Any]] = {}
-    for index, values in state["state"].items():
-        for name, value in values.items():
-            if isinstance(value, Tensor):
-                tensors[f"optimizer.{index}.{name}"] = value
-            else:
-                numbers.setdefault(str(index), {})[name] = value
+def save(folder: Path, checkpoint: Checkpoint, **parts: Stateful) -> None:
+    """Write a checkpoint of the parts of a run, each by its name, then delete the oldest."""
+    tensors: dict[str, Tensor] = {}
     about = {
         "step": checkpoint.step,
         "metrics_size": checkpoint.metrics_size,
         "extra": checkpoint.extra,
-        "numbers": numbers,
-        "groups": state["param_groups"],
+        "parts": {name: _take_out(name, part.state_dict(), tensors) for name, part in parts.items()},
     }
-    content = safetensors.torch.save(
-        {name: value.detach().contiguous() for name, value in tensors.items()}, {"zoedge": json.dumps(about)}
-    )
+    content = safetensors.torch.save(tensors, {"zoedge": json.dumps(about)})
     digest = hashlib.sha256(content).hexdigest()[:16]
     write_atomically(folder / f"{checkpoint.step:010d}-{digest}.safetensors", content)
     for path in _files(folder)[:-_KEPT]:
         path.unlink(missing_ok=True)
 
 
-def load(folder: Path, model: nn.Module, optimizer: Optimizer) -> tuple[Checkpoint | None, list[str]]:
-    """Put model and optimizer to the newest checkpoint that is whole.
+def load(folder: Path, **parts: Stateful) -> tuple[Checkpoint | None, list[str]]:
+    """Put the parts of a run to the newest checkpoint that is whole, in the order given.
 
     Returns:
         The checkpoint, or ``None`` if there is none, and the names of those that are damaged.
@@ -74,18 +72,37 @@ def load(folder: Path, model: nn.Module, optimizer: Optimizer) -> tuple[Checkpoi
         tensors = safetensors.torch.load(content)
         with safetensors.safe_open(path, framework="pt") as file:
             about = json.loads(file.metadata()["zoedge"])
-        model.load_state_dict({name[6:]: value for name, value in tensors.items() if name.startswith("model.")})
-        state: dict[int, dict[str, Any]] = {int(index): dict(values) for index, values in about["numbers"].items()}
-        for name, value in tensors.items():
-            if name.startswith("optimizer."):
-                _, index, key = name.split(".", 2)
-                state.setdefault(int(index), {})[key] = value
-        groups = [
-            {**group, **({"betas": tuple(group["betas"])} if "betas" in group else {})} for group in about["groups"]
-        ]
-        optimizer.load_state_dict({"state": state, "param_groups": groups})
+        for name, part in parts.items():
+            part.load_state_dict(_put_in(about["parts"][name], tensors))
         return Checkpoint(about["step"], about["metrics_size"], about["extra"]), damaged
     return None, damaged
+
+
+def _take_out(name: str, state: Any, tensors: dict[str, Tensor]) -> Any:
+    """A state as JSON can hold it: containers as pairs of kind and content, tensors by their name."""
+    if isinstance(state, Tensor):
+        tensors[name] = state.detach().contiguous().clone()
+        return ["tensor", name]
+    if isinstance(state, dict):
+        return ["dict", [[key, _take_out(f"{name}.{key}", value, tensors)] for key, value in state.items()]]
+    if isinstance(state, list | tuple):
+        values = [_take_out(f"{name}.{i}", value, tensors) for i, value in enumerate(state)]
+        return [type(state).__name__, values]
+    return state
+
+
+def _put_in(state: Any, tensors: dict[str, Tensor]) -> Any:
+    match state:
+        case ["tensor", name]:
+            return tensors[name]
+        case ["dict", pairs]:
+            return {key: _put_in(value, tensors) for key, value in pairs}
+        case ["list", values]:
+            return [_put_in(value, tensors) for value in values]
+        case ["tuple", values]:
+            return tuple(_put_in(value, tensors) for value in values)
+        case _:
+            return state
 
 
 def _newest_first(folder: Path) -> Iterator[tuple[Path, bytes | None]]:

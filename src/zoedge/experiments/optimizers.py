@@ -19,19 +19,20 @@ def build_optimizer(settings: Settings, objective: Objective) -> Optimizer:
         "seed": settings.seed,
     }
     betas = (momentum, settings.beta2)
+    lr = 1.0 if settings.lr == "edge" else settings.lr
     match settings.method:
         case "gd":
-            return torch.optim.SGD(params, lr=settings.lr)
+            return torch.optim.SGD(params, lr=lr)
         case "gdm":
-            return torch.optim.SGD(params, lr=settings.lr, momentum=momentum)
+            return torch.optim.SGD(params, lr=lr, momentum=momentum)
         case "adam":
-            return torch.optim.Adam(params, lr=settings.lr, betas=betas)
+            return torch.optim.Adam(params, lr=lr, betas=betas)
         case "zo-gd":
-            return ZOSGD(params, lr=settings.lr, **estimate)
+            return ZOSGD(params, lr=lr, **estimate)
         case "zo-gdm":
-            return ZOSGD(params, lr=settings.lr, momentum=momentum, **estimate)
+            return ZOSGD(params, lr=lr, momentum=momentum, **estimate)
         case "zo-adam":
-            return ZOAdam(params, lr=settings.lr, betas=betas, **estimate)
+            return ZOAdam(params, lr=lr, betas=betas, **estimate)
 
 
 def take_step(optimizer: Optimizer, objective: Objective, step: int) -> float:

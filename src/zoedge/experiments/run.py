@@ -23,6 +23,7 @@ from zoedge.experiments.folder import MetricsWriter, RunFolder, Status, revision
 from zoedge.experiments.objective import Objective, seeded_generator
 from zoedge.experiments.optimizers import build_optimizer, take_step
 from zoedge.experiments.settings import Settings
+from zoedge.monitor import EdgeLR
 from zoedge.optim import NonFiniteLossError
 from zoedge.theory import Band
 
@@ -77,9 +78,13 @@ class _Run:
         torch.set_num_threads(self._settings.threads or os.cpu_count() or 1)
         self._objective = Objective(self._settings)
         self._optimizer: Optimizer = build_optimizer(self._settings, self._objective)
+        self._schedule = EdgeLR(self._optimizer) if self._settings.lr == "edge" else None  # pyright: ignore[reportArgumentType]
+        self._parts = {"model": self._objective.model, "optimizer": self._optimizer}
+        if self._schedule:
+            self._parts["schedule"] = self._schedule
         self._adaptive = "adam" in self._settings.method
         self._checkpoints = folder.path / "checkpoints"
-        found, damaged = checkpoint.load(self._checkpoints, self._objective.model, self._optimizer)
+        found, damaged = checkpoint.load(self._checkpoints, **self._parts)
         for name in damaged:
             (self._checkpoints / name).unlink()
         self._checkpoint = found or Checkpoint(0, 0, {"first_loss": math.nan})
@@ -111,21 +116,34 @@ class _Run:
         settings, step = self._settings, self._step
         if step % settings.checkpoint_every == 0 and step > self._checkpoint.step:
             self._save(metrics)
-        for group in self._optimizer.param_groups:
-            group["lr"] = settings.lr_at(step)
+        lr = self._set_lr()
         row = self._measure() if self._is_read(step) else {}
         self._loss = take_step(self._optimizer, self._objective, step)
+        if self._schedule:
+            self._schedule.step()
         if row or step % settings.log_every == 0:
-            metrics.write({"step": step, "loss": self._loss, "lr": settings.lr_at(step), **row})
-        self._check_loss()
+            metrics.write({"step": step, "loss": self._loss, "lr": lr, **row})
+        if not (self._schedule and math.isnan(self._loss)):  # where it has gone back, it goes on
+            self._check_loss()
         self._step += 1
         if time.monotonic() - self._reported > _REPORT_EVERY:
             self._report("running")
         self._watch(Moment(self._step, self._loss, self._band))
 
+    def _set_lr(self) -> float:
+        """The step size of the coming step."""
+        if self._schedule:
+            return self._schedule.last_lr
+        lr = self._settings.lr_at(self._step)
+        for group in self._optimizer.param_groups:
+            group["lr"] = lr
+        return lr
+
     def _is_read(self, step: int) -> bool:
         """Whether something is measured before a step; Adam has no preconditioner before its first one."""
         every = self._settings.measure_every
+        if self._schedule and self._schedule.last_lr == 0:
+            return False  # without a step size there is no threshold
         if not self._adaptive:
             return every > 0 and step % every == 0
         # After one step there is one, which shows how the commutator begins, but not where the edge will be.
@@ -139,9 +157,10 @@ class _Run:
         with torch.no_grad():
             self._loss = float(self._objective())
         self._check_loss()
-        row = self._measure() if self._settings.measure_every else {}
+        lr = self._schedule.last_lr if self._schedule else self._settings.lr_at(self._step - 1)
+        row = self._measure() if self._settings.measure_every and lr else {}
         size = metrics.size
-        metrics.write({"step": self._step, "loss": self._loss, "lr": self._settings.lr_at(self._step - 1), **row})
+        metrics.write({"step": self._step, "loss": self._loss, "lr": lr, **row})
         self._save(metrics, size)
 
     def _measure(self) -> dict[str, float]:
@@ -196,7 +215,7 @@ class _Run:
         """Write a checkpoint after so many bytes of the metrics, by default all of them."""
         on_disk = metrics.size
         self._checkpoint = Checkpoint(self._step, on_disk if size is None else size, {"first_loss": self._first_loss})
-        checkpoint.save(self._checkpoints, self._checkpoint, self._objective.model, self._optimizer)
+        checkpoint.save(self._checkpoints, self._checkpoint, **self._parts)
 
     def _report(self, state: str, reason: str = "") -> Status:
         status = Status(
@@ -215,7 +234,7 @@ class _Run:
 
 def default_path(settings: Settings, root: Path) -> Path:
     """A name that says what is trained, and how."""
-    parts = [settings.task, settings.model, settings.method, f"lr{settings.lr:g}"]
+    parts = [settings.task, settings.model, settings.method, f"lr{settings.lr}"]
     if settings.method in ("gdm", "adam", "zo-gdm", "zo-adam"):
         parts.append(f"beta{settings.momentum:g}")
     return root / "-".join([*parts, f"seed{settings.seed}"])

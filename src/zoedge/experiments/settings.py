@@ -75,7 +75,7 @@ class Settings:
         model: the network.
         method: the optimizer.
         loss: squared is the paper's.
-        lr: step size.
+        lr: step size; ``edge``: one that follows the edge of stability (zo methods).
         lr_schedule: pairs of a step and the step size from there on.
         momentum: beta of gdm and zo-gdm, beta1 of adam and zo-adam.
         beta2: of adam and zo-adam.
@@ -101,7 +101,7 @@ class Settings:
     model: ModelName = "vit"
     method: MethodName = "zo-gd"
     loss: LossName = "squared"
-    lr: float = 2e-3
+    lr: float | Literal["edge"] = 2e-3
     lr_schedule: tuple[tuple[int, float], ...] = ()
     momentum: float = 0.9
     beta2: float = 0.999
@@ -123,7 +123,10 @@ class Settings:
     size: Size = field(default_factory=Size)
 
     def __post_init__(self) -> None:
-        checks.positive("lr", self.lr)
+        if self.lr != "edge":
+            checks.positive("lr", self.lr)
+        elif not self.method.startswith("zo-") or self.lr_schedule:
+            raise ValueError("lr 'edge' is for the zo methods, and without lr_schedule")
         for name in ("steps", "log_every", "checkpoint_every"):
             checks.count(name, getattr(self, name))
         for name in ("measure_every", "commutator_probes", "seed", "threads"):
@@ -138,7 +141,8 @@ class Settings:
             checks.positive("lr_schedule", lr)
 
     def lr_at(self, step: int) -> float:
-        """The step size of a step."""
+        """The step size of a step, where it is known beforehand."""
+        assert self.lr != "edge", "the edge is known when it is there"
         return next((lr for start, lr in reversed(self.lr_schedule) if step >= start), self.lr)
 
 

@@ -69,7 +69,7 @@ def measured_spectrum(run: RunFolder) -> MeasuredSpectrum:
     """The spectrum of the Hessian, of P^-1 H for Adam, at the end of a run."""
     objective = Objective(run.settings)
     optimizer = build_optimizer(run.settings, objective)
-    found, _ = checkpoint.load(run.path / "checkpoints", objective.model, optimizer)
+    found, _ = checkpoint.load(run.path / "checkpoints", model=objective.model, optimizer=optimizer)
     if found is None:
         raise FileNotFoundError(f"{run.path} has no checkpoint to measure")
     P = recursion(optimizer).preconditioner

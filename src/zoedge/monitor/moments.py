@@ -7,7 +7,7 @@ no spectrum with lambda_max below sqrt(Tr(H^2)), as all have, brings it below th
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -87,7 +87,7 @@ def critical(
         dimension: number of parameters.
         noise: variance of a sample that is due to rounding of the loss.
     """
-    found = moments(samples, noise)
+    estimator, found = _isotropic(estimator), moments(samples, noise)
     if found.trace <= 0:
         return Critical(math.inf, math.inf, 0.0, math.inf)
 
@@ -108,6 +108,26 @@ def critical(
     highest = max(math.sqrt(found.square), found.trace / min(dimension, 1e9))
     lower, upper = step_size_bounds(max(found.trace, highest), highest, method, estimator, _finite(dimension))
     return Critical(value, stderr, lower, upper)
+
+
+def cautious(
+    samples: Sequence[float], method: Method, estimator: Estimator | None = None, dimension: float = math.inf
+) -> float:
+    """A step size at which the method is stable for certain: as if the trace were the root mean square of the samples.
+
+    Where positive and negative curvature cancel, the trace is small or negative and promises too much.
+    """
+    found = moments(samples)
+    if found.rms == 0:
+        return math.inf
+    return critical_step_size(_equal(found.rms, found.square, dimension), method, _isotropic(estimator))
+
+
+def _isotropic(estimator: Estimator | None) -> Estimator | None:
+    """Rademacher directions count as Gaussian ones: with 2 diag(H) less of noise they are stable a little further."""
+    if estimator is not None and estimator.directions == "rademacher":
+        return replace(estimator, directions="gaussian")
+    return estimator
 
 
 def _equal(trace: float, square: float, dimension: float) -> Spectrum:

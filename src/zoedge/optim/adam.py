@@ -122,4 +122,4 @@ class ZOAdam(ZerothOrder):
         if "preconditioner" not in self.state[p]:
             g.add_square_to(self._buffer(p, "exp_avg_sq")[at].mul_(beta2), 1 - beta2)
         P = self._preconditioner(group, p, at, self.state[p].get("updates", 0) + 1)
-        torch.addcdiv(x, m, P, value=-float(group["lr"]), out=out)
+        torch.addcdiv(x, m, P, value=-self._lr(group), out=out)

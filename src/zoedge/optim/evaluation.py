@@ -30,6 +30,7 @@ class Evaluation:
     minus: tuple[float, ...]
     centre: float
     slopes: tuple[float, ...]
+    probe_slopes: tuple[float, ...]
     curvatures: tuple[float, ...]
 
 
@@ -53,9 +54,12 @@ def evaluate(
     if probe and not along_u:
         probed = [_pair(loss, moves, v, probe.mu, both=True) for v in probe.directions]
     slopes = tuple((p - centre) / mu if forward else (p - m) / (2 * mu) for p, m in pairs)
+    probe_slopes = slopes
+    if not along_u:
+        probe_slopes = tuple((p - m) / (2 * probe.mu) if probe else math.nan for p, m in probed)
     curvatures = tuple((p - 2 * centre + m) / probe.mu**2 if probe else math.nan for p, m in probed)
     plus, minus = zip(*pairs, strict=True)
-    return Evaluation(plus, minus, centre, slopes, curvatures)
+    return Evaluation(plus, minus, centre, slopes, probe_slopes, curvatures)
 
 
 def _pair(loss: Loss, moves: Moves, direction: Direction, mu: float, both: bool) -> tuple[float, float]:

@@ -16,6 +16,7 @@ class StepRecord:
         minus: f(x - mu u) of each query; NaN with forward differences unless probed.
         centre: f(x); NaN with two-point differences unless probed.
         slopes: the projected gradient of each query, (f+ - f-) / (2 mu) or (f+ - f) / mu.
+        probe_slopes: the projected gradient along the directions of the curvatures, where probed: for ZO-Adam v^T g.
         curvatures: (f+ - 2 f + f-) / mu^2 of each query, an estimate of u^T H u, where probed; for ZO-Adam along
             v = P^-1/2 u, an estimate of v^T H v.
         skipped: whether a loss was not finite, so that nothing was updated.
@@ -28,6 +29,7 @@ class StepRecord:
     minus: tuple[float, ...]
     centre: float
     slopes: tuple[float, ...]
+    probe_slopes: tuple[float, ...]
     curvatures: tuple[float, ...]
     skipped: bool = False
 

@@ -97,6 +97,6 @@ class ZOSGD(ZerothOrder):
             first = state.get("updates", 0) == state["momentum_buffer_since"]
             m = self._buffer(p, "momentum_buffer")[at].mul_(group["momentum"])
             g.add_to(m, 1.0 if first else 1 - group["dampening"], out=m)
-            torch.add(x, m, alpha=-float(group["lr"]), out=out)
+            torch.add(x, m, alpha=-self._lr(group), out=out)
         else:
-            g.add_to(x, -float(group["lr"]), out=out)
+            g.add_to(x, -self._lr(group), out=out)

@@ -5,7 +5,7 @@ Subclasses say what to do with an estimated gradient.
 
 import math
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -44,7 +44,8 @@ class ZerothOrder(Optimizer):
         Args:
             params: parameters or groups.
             defaults: settings of a group, saved in checkpoints.
-            policy: probe_every, on_nonfinite, store_direction: how this process runs, not saved in checkpoints.
+            policy: probe_every, on_nonfinite, store_direction: how this process runs, not saved in checkpoints; nor is
+                lr_scale.
         """
         Estimator(defaults["form"], defaults["directions"], defaults["queries"], defaults["mu"])
         checks.count("probe_every", policy["probe_every"], at_least=0)
@@ -65,7 +66,7 @@ class ZerothOrder(Optimizer):
             "queries": int(defaults["queries"]),
             "seed": seed,
         }
-        self._policy = policy
+        self._policy = {**policy, "lr_scale": 1.0}
         super().__init__(params, {**defaults, **checked, "step": 0, "skipped": 0})
         self._start()
 
@@ -116,6 +117,29 @@ class ZerothOrder(Optimizer):
     @probe_every.setter
     def probe_every(self, value: int) -> None:
         self._policy["probe_every"] = checks.count("probe_every", value, at_least=0)
+
+    @property
+    def on_nonfinite(self) -> Literal["raise", "skip"]:
+        """What happens if the loss is not finite."""
+        return self._policy["on_nonfinite"]
+
+    @on_nonfinite.setter
+    def on_nonfinite(self, value: Literal["raise", "skip"]) -> None:
+        self._policy["on_nonfinite"] = checks.choice("on_nonfinite", value, ("raise", "skip"))
+
+    @property
+    def lr_scale(self) -> float:
+        """What the step sizes of all groups are multiplied by; 1 unless something like ``EdgeLR`` sets it."""
+        return self._policy["lr_scale"]
+
+    @lr_scale.setter
+    def lr_scale(self, value: float) -> None:
+        if checks.number("lr_scale", value) < 0:
+            raise ValueError(f"lr_scale must not be negative, got {value}")
+        self._policy["lr_scale"] = value
+
+    def _lr(self, group: dict[str, Any]) -> float:
+        return float(group["lr"]) * self.lr_scale
 
     @property
     def step_count(self) -> int:
@@ -221,14 +245,14 @@ class ZerothOrder(Optimizer):
             loss.nonfinite = max(found.plus + found.minus, key=abs)
         record = StepRecord(
             step=shared["step"],
-            lr=tuple(float(group["lr"]) for group in self.param_groups),
+            lr=tuple(self._lr(group) for group in self.param_groups),
             mu=shared["mu"],
             **vars(found),
             skipped=loss.nonfinite is not None,
         )
         if loss.nonfinite is None:
             self._last_finite_loss = record.loss
-        elif self._policy["on_nonfinite"] == "raise":
+        elif self.on_nonfinite == "raise":
             raise NonFiniteLossError(record.step, record.lr, loss.nonfinite, self._last_finite_loss)
         return record
 

@@ -17,7 +17,7 @@ _STYLES = {
     "exact": (":", 1.4, "exact curvature"),
     "threshold": ("--", 1.2, "threshold"),
 }
-_HEIGHTS = {"loss": 2.4, "band": 3.6, "commutator": 1.8}
+_HEIGHTS = {"loss": 2.4, "band": 3.6, "commutator": 1.8, "lr": 2.4}
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ def band_figure(columns: Sequence[Column], rows: Sequence[str] = ("loss", "band"
 
     Args:
         columns: side by side.
-        rows: ``loss``, ``band`` and ``commutator``, from above.
+        rows: ``loss``, ``band``, ``commutator`` and ``lr``, from above.
     """
     heights = [_HEIGHTS[row] for row in rows]
     width = 6.4 if len(columns) == 1 else 4.2 * len(columns)
@@ -87,7 +87,20 @@ def _draw_commutator(axes: Axes, column: Column) -> None:
     axes.set(ylabel="rel. commutator", ylim=(0, 1))
 
 
-_DRAW = {"loss": _draw_loss, "band": _draw_band, "commutator": _draw_commutator}
+def _draw_lr(axes: Axes, column: Column) -> None:
+    """The step size, and the critical one at the readings."""
+    for number, run in enumerate(column.runs):
+        metrics, readings = run.metrics(), run.readings()
+        axes.plot(metrics["step"], metrics["lr"], color=f"C{number}", lw=1.3)
+        exact, threshold = np.array(readings["exact"]), np.array(readings["threshold"])
+        critical = np.array(readings["lr"]) * threshold / np.where(exact > 0, exact, np.nan)
+        axes.plot(readings["step"], critical, ":", color=f"C{number}", lw=1.4)
+    handles = [Line2D([], [], color="0.25", ls=style, label=name) for style, name in (("-", "lr"), (":", "critical"))]
+    axes.legend(handles=handles, frameon=False, fontsize=8)
+    axes.set(ylabel="step size", yscale="log")
+
+
+_DRAW = {"loss": _draw_loss, "band": _draw_band, "commutator": _draw_commutator, "lr": _draw_lr}
 
 
 def _terms(run: RunFolder) -> Sequence[str]:
@@ -122,4 +135,6 @@ def _range(runs: Sequence[RunFolder]) -> tuple[float, float]:
     uppers = [value for run in runs for value in run.readings()["upper"]]
     if not thresholds:
         return 0.0, 1.0
+    # A step size that grows from nearly nothing begins with a threshold far above all others.
+    thresholds = [value for value in thresholds if value <= 10 * np.median(thresholds)]
     return 0.0, 1.3 * min(max(max(uppers), max(thresholds)), 2 * max(thresholds))

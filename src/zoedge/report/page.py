@@ -27,7 +27,8 @@ def write_report(runs: list[RunFolder], folder: Path) -> list[Path]:
     """Write ``bands.png``, ``bands.svg`` and ``report.html``."""
     folder.mkdir(parents=True, exist_ok=True)
     names = labels(runs)
-    figure = band_figure([Column("", runs, names)])
+    shown = ("loss", "band", "lr") if any(run.settings.lr == "edge" for run in runs) else ("loss", "band")
+    figure = band_figure([Column("", runs, names)], shown)
     files = [folder / "bands.png", folder / "bands.svg", folder / "report.html"]
     figure.savefig(files[0])
     figure.savefig(files[1])
