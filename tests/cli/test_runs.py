@@ -95,6 +95,15 @@ def test_mistakes_are_named(tmp_path, capsys):
         (["sweep", "--grid", "lr=1e-3", "--jobs", -1, "--out", tmp_path], "jobs must be at least 0"),
         (["sweep", "--grid", "lr.x=1", "--out", tmp_path / "y"], "lr is one setting"),
         (["reproduce", "table", "--steps", 0], "steps must be at least 1"),
+        (["sweep", "--grid", "lr=1e-3,", "--out", tmp_path / "y"], "a value of the grid is empty"),
+        (["sweep", "--grid", "lr=1", "lr=2", "--out", tmp_path / "y"], "names a setting twice"),
+        (["sweep", "--preset", "laptop", "--grid", "model=mlp,cnn", "--out", tmp_path / "y"], "leave model out"),
+        (["run", "--size.width", 0], "width must be at least 1"),
+        (["run", "--momentum", 1.5], "momentum must lie in"),
+        (["run", "--seed", 1 << 40], "seed must be below"),
+        (["run", "--lr-schedule", -5, 1e-3], "growing steps from 0"),
+        (["run", "--device", "meta", "--out", tmp_path / "x"], "cannot be used"),
+        (["run", "--task", "cifar10", "--model", "cnn", "--data.image-size", 1, "--out", tmp_path / "x"], "too small"),
         (["rum"], "did you mean run?"),
     ):
         assert zoedge(*arguments) == 2
@@ -163,6 +172,21 @@ def test_show_list_report_export(run, tmp_path, capsys):
     assert zoedge("export", run, "--to", "parquet", "--out", tmp_path / "m.parquet") == 0
     table = pyarrow.parquet.read_table(tmp_path / "m.parquet")
     assert table["step"].to_pylist() == RunFolder(run).metrics()["step"]
+
+
+def test_a_reader_that_has_had_enough_does_not_end_the_training(tmp_path):
+    command = (
+        f"{sys.executable} -m zoedge run {' '.join(map(str, FLAGS))} --steps 30 --out {tmp_path / 'run'} | head -0"
+    )
+    assert subprocess.run(command, shell=True, timeout=120, stderr=subprocess.PIPE).stderr == b""
+    assert RunFolder(tmp_path / "run").status.state == "finished"
+
+
+def test_names_with_dollars_and_brackets(tmp_path, capsys):
+    for name in ("$x^2_{$", "[bold]q"):
+        assert zoedge("run", *FLAGS, "--steps", 5, "--quiet", "--out", tmp_path / name) == 0
+    assert zoedge("report", *(tmp_path / name for name in ("$x^2_{$", "[bold]q")), "--out", tmp_path / "report") == 0
+    assert "[bold]q" in capsys.readouterr().out
 
 
 def test_a_sweep_goes_on_where_it_was(tmp_path, capsys):

@@ -111,39 +111,6 @@ def _step(path) -> int:
     return int(names[-1].split("-")[0]) if names else 0
 
 
-def whole_and_interrupted(path) -> None:
-    """A run as a whole, and the same one ended by Ctrl-C at step 45."""
-
-    def stop(moment: Moment):
-        if moment.step == 45:
-            raise KeyboardInterrupt
-
-    start(small(), path / "whole")
-    with pytest.raises(KeyboardInterrupt):
-        start(small(), path / "run", stop)
-
-
-def test_a_damaged_checkpoint_is_not_used(tmp_path):
-    whole_and_interrupted(tmp_path)
-    assert RunFolder(tmp_path / "run").status.state == "interrupted"
-    *_, before, last = sorted((tmp_path / "run" / "checkpoints").iterdir())
-    assert (before.name[:10], last.name[:10]) == ("0000000030", "0000000040")
-    content = bytearray(last.read_bytes())
-    content[len(content) // 2] ^= 1
-    last.write_bytes(content)
-    assert resume(RunFolder(tmp_path / "run")).state == "finished"
-    assert outcome(tmp_path / "run") == outcome(tmp_path / "whole")
-
-
-def test_metrics_that_were_cut_off_are_mended(tmp_path):
-    whole_and_interrupted(tmp_path)
-    with (tmp_path / "run" / "metrics.csv").open("a") as file:
-        file.write("40,0.1")
-    assert len(RunFolder(tmp_path / "run").metrics()["step"]) < 13
-    resume(RunFolder(tmp_path / "run"))
-    assert outcome(tmp_path / "run") == outcome(tmp_path / "whole")
-
-
 @pytest.mark.parametrize(("method", "lr"), [("zo-gd", 30.0), ("gd", 1e3), ("zo-adam", 1e6)])
 def test_a_run_that_diverges(method, lr, tmp_path):
     status = start(small(method=method, lr=lr), tmp_path / "run")

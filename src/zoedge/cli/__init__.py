@@ -34,15 +34,19 @@ def main(arguments: list[str] | None = None) -> None:
         else:
             _command(arguments[0])(arguments[1:])
         sys.stdout.flush()
-    except BrokenPipeError:
-        # The reader (head, less) has had enough; a second flush at exit must not complain either.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except BrokenPipeError:  # the reader (head, less) has had enough
+        silence()
     except (ValueError, OSError, ImportError) as error:
         print(f"zoedge: error: {error}", file=sys.stderr)
         sys.exit(2)
     except KeyboardInterrupt:
         print("zoedge: interrupted", file=sys.stderr)
         sys.exit(130)
+
+
+def silence() -> None:
+    """From here on what is printed goes nowhere, also what is flushed at the end."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _help() -> str:

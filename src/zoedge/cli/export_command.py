@@ -1,6 +1,5 @@
 """``zoedge export``: the metrics of a run as csv or parquet."""
 
-import shutil
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -22,7 +21,10 @@ def export(
     folder = RunFolder(run)
     target = out or Path(f"{folder.name}.{to}")
     if to == "csv":
-        shutil.copyfile(run / "metrics.csv", target)
+        content = (run / "metrics.csv").read_bytes()
+        if target.exists() and target.samefile(run / "metrics.csv"):
+            raise ValueError(f"{target} is the run's own file: name another with --out")
+        target.write_bytes(content[: content.rfind(b"\n") + 1])  # a run may be writing its next row
     else:
         try:
             import pyarrow  # pyright: ignore[reportMissingImports]

@@ -7,10 +7,19 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from zoedge.cli import silence
 from zoedge.experiments.run import Moment
 
 # Seconds between two lines, when the output is no terminal.
 _EVERY = 10.0
+
+
+def say(text: str) -> None:
+    """Print a line. A reader that has had enough (head, less) does not end the training."""
+    try:
+        print(text, flush=True)
+    except BrokenPipeError:
+        silence()
 
 
 class RunProgress(AbstractContextManager):
@@ -24,7 +33,7 @@ class RunProgress(AbstractContextManager):
     def __init__(self, steps: int, quiet: bool = False) -> None:
         self._steps, self._quiet = steps, quiet
         self._console = Console()
-        self._bar = None
+        self._bar, self._step = None, 0
         self._started, self._first, self._shown = time.monotonic(), -1, 0.0
         if self._console.is_terminal and not quiet:
             self._bar = Progress(
@@ -40,10 +49,12 @@ class RunProgress(AbstractContextManager):
 
     def __exit__(self, *error: Any) -> None:
         if self._bar:
+            self._bar.update(self._task, completed=self._step)
             self._bar.stop()
 
     def __call__(self, moment: Moment) -> None:
         """Show a moment of a run."""
+        self._step = moment.step
         if self._quiet:
             return
         now = time.monotonic()
@@ -55,7 +66,7 @@ class RunProgress(AbstractContextManager):
                 self._shown = now
         elif now - self._shown > _EVERY and not moment.measuring:
             self._shown = now
-            print(f"step {moment.step}/{self._steps}  {self._text(moment, now)}{self._left(moment, now)}", flush=True)
+            say(f"step {moment.step}/{self._steps}  {self._text(moment, now)}{self._left(moment, now)}")
 
     def _text(self, moment: Moment, now: float) -> str:
         speed = (moment.step - self._first) / max(now - self._started, 1e-9)

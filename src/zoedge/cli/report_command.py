@@ -23,7 +23,10 @@ def report(runs: Annotated[list[Path], tyro.conf.Positional], /, *, out: Path = 
 
     if not runs:
         raise ValueError("name at least one run")
-    folders = [RunFolder(path) for path in runs]
+    # runs/grid/* names the report of a sweep, too.
+    folders = [RunFolder(path) for path in runs if not (path / "report.html").is_file()]
+    if not folders:
+        raise ValueError("these are reports: name the folders of runs")
     for file in write_report(folders, out):
         print(file)
     show(verdict_table(folders, labels(folders)))

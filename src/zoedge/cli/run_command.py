@@ -87,9 +87,10 @@ def main(arguments: list[str]) -> None:
 
 def _value(arguments: list[str], flag: str) -> str | None:
     """The value of a flag before everything is parsed, because the defaults depend on it."""
+    value = None  # of several, the last counts, as for the parser
     for i, argument in enumerate(arguments):
         if argument == flag and i + 1 < len(arguments):
-            return arguments[i + 1]
+            value = arguments[i + 1]
         if argument.startswith(f"{flag}="):
-            return argument.split("=", 1)[1]
-    return None
+            value = argument.split("=", 1)[1]
+    return value

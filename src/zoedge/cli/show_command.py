@@ -28,7 +28,7 @@ def show_run(run: Annotated[Path, tyro.conf.Positional], /) -> None:
             f"{name} {last[name]:.4g} +- {last[f'{name}_stderr']:.2g}" for name in ("lower", "exact", "upper")
         )
         print(f"last band step {last['step']:.0f}: {terms}  threshold {last['threshold']:.4g}")
-    print(f"verdict   {verdict(readings)}")
+    print(f"verdict   {'none, it diverged' if status.state == 'diverged' else verdict(readings)}")
 
 
 def main(arguments: list[str]) -> None:

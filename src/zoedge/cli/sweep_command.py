@@ -47,6 +47,8 @@ def main(arguments: list[str]) -> None:
     if parsed.out is None or not parsed.grid:
         raise ValueError("a sweep needs a grid and a folder: zoedge sweep --grid lr=1e-3,2e-3 --out runs/lrs")
     grid = [_axis(text) for text in parsed.grid]
+    if parsed.preset and (own := [name for name, _ in grid if name in ("model", "method")]):
+        raise ValueError(f"a preset is of one model and one method: leave {own[0]} out of the grid, or the preset")
     checks.count("jobs", parsed.jobs, at_least=0)
 
     from zoedge.cli.tables import show, verdict_table
@@ -73,7 +75,10 @@ def _axis(text: str) -> tuple[str, list[Any]]:
 
 def _values(text: str) -> list[Any]:
     """Numbers, lists, true or false where they are, else texts between commas."""
+    parts = text.split(",")
+    if not all(parts):
+        raise ValueError(f"a value of the grid is empty: {text!r}")
     try:
         return json.loads(f"[{text}]")
     except json.JSONDecodeError:
-        return [_values(part)[0] if "," in text else part for part in text.split(",")]
+        return [_values(part)[0] if "," in text else part for part in parts]

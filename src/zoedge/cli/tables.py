@@ -2,6 +2,7 @@
 
 from rich import box
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from zoedge.experiments.folder import RunFolder
@@ -16,7 +17,7 @@ def verdict_table(runs: list[RunFolder], names: list[str]) -> Table:
     for i, name in enumerate(HEADER):
         table.add_column(name, justify="left" if i in (0, len(HEADER) - 1) else "right")
     for row in rows(runs, names):
-        table.add_row(*row)
+        table.add_row(*map(escape, row))
     return table
 
 

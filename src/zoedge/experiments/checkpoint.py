@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -58,24 +59,33 @@ def save(folder: Path, checkpoint: Checkpoint, **parts: Stateful) -> None:
         path.unlink(missing_ok=True)
 
 
-def load(folder: Path, **parts: Stateful) -> tuple[Checkpoint | None, list[str]]:
+def load(folder: Path, metrics_size: float = math.inf, **parts: Stateful) -> tuple[Checkpoint | None, list[str]]:
     """Put the parts of a run to the newest checkpoint that is whole, in the order given.
 
+    Args:
+        folder: of the checkpoints.
+        metrics_size: bytes of the metrics that there are; a checkpoint that counts on more is of no use.
+        parts: by their names.
+
     Returns:
-        The checkpoint, or ``None`` if there is none, and the names of those that are damaged.
+        The checkpoint, or ``None`` if there is none, and the names of those that are damaged, or of no use.
     """
-    damaged = []
+    unusable = []
     for path, content in _newest_first(folder):
-        if content is None:
-            damaged.append(path.name)
-            continue
-        tensors = safetensors.torch.load(content)
-        with safetensors.safe_open(path, framework="pt") as file:
-            about = json.loads(file.metadata()["zoedge"])
-        for name, part in parts.items():
-            part.load_state_dict(_put_in(about["parts"][name], tensors))
-        return Checkpoint(about["step"], about["metrics_size"], about["extra"]), damaged
-    return None, damaged
+        if content is not None:
+            with safetensors.safe_open(path, framework="pt") as file:
+                about = json.loads(file.metadata()["zoedge"])
+            if about["metrics_size"] <= metrics_size:
+                tensors = safetensors.torch.load(content)
+                try:
+                    for name, part in parts.items():
+                        part.load_state_dict(_put_in(about["parts"][name], tensors))
+                except (KeyError, RuntimeError) as error:
+                    reason = str(error).splitlines()[0]
+                    raise ValueError(f"{path} does not fit the settings of its run: {reason}") from None
+                return Checkpoint(about["step"], about["metrics_size"], about["extra"]), unusable
+        unusable.append(path.name)
+    return None, unusable
 
 
 def _take_out(name: str, state: Any, tensors: dict[str, Tensor]) -> Any:

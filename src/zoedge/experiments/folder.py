@@ -24,6 +24,8 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, BinaryIO, Literal, TextIO
 
+import msgspec
+
 from zoedge import __version__
 from zoedge.experiments.settings import Settings, from_mapping, to_mapping
 
@@ -69,14 +71,21 @@ class RunFolder:
     def create(cls, path: Path, settings: Settings) -> "RunFolder":
         """A new folder, which must not exist, or be empty."""
         about = {"version": __version__, "revision": revision()}
+        taken = FileExistsError(
+            f"{path} is a run: go on with it by 'zoedge resume {path}', or name another folder with --out"
+        )
+        if (path / "settings.json").exists():
+            raise taken
         # A run that was killed before it had settings left an empty folder of checkpoints.
         if path.exists() and any(content.name != "checkpoints" or any(content.iterdir()) for content in path.iterdir()):
-            raise FileExistsError(
-                f"{path} exists: go on with it by 'zoedge resume {path}', or name another folder with --out"
-            )
+            raise FileExistsError(f"{path} holds other things: name another folder with --out")
         (path / "checkpoints").mkdir(parents=True, exist_ok=True)
         content = json.dumps({**about, "settings": to_mapping(settings)}, indent=2)
-        write_atomically(path / "settings.json", content.encode())
+        # Of two processes that begin at once, one finds the file there.
+        try:
+            write_atomically(path / "settings.json", content.encode(), new=True)
+        except FileExistsError:
+            raise taken from None
         return cls(path)
 
     @property
@@ -90,14 +99,17 @@ class RunFolder:
         where = self.path / "settings.json"
         try:
             return from_mapping(json.loads(where.read_text())["settings"], str(where))
-        except (json.JSONDecodeError, KeyError, TypeError) as error:
+        except (json.JSONDecodeError, UnicodeDecodeError, KeyError, TypeError, AttributeError) as error:
             raise ValueError(f"{where} is damaged: {error}") from None
 
     @property
     def status(self) -> Status:
         """How the run stands; one that was killed while it ran counts as interrupted."""
         path = self.path / "status.json"
-        status = Status(**json.loads(path.read_text())) if path.is_file() else Status()
+        try:
+            status = msgspec.json.decode(path.read_bytes(), type=Status) if path.is_file() else Status()
+        except (msgspec.MsgspecError, UnicodeDecodeError):  # settings and checkpoints are all it takes to go on
+            status = Status("interrupted", reason="its status.json is damaged")
         if status.state == "running" and not self._in_use():
             return replace(status, state="interrupted", reason="its process is gone")
         return status
@@ -110,7 +122,7 @@ class RunFolder:
         try:
             with (self.path / "lock").open("a") as file:
                 return not _lock(file)
-        except PermissionError:  # somebody else's run: take their word
+        except OSError:  # somebody else's run, or a disk for reading: take their word
             return True
 
     @contextmanager
@@ -129,23 +141,36 @@ class RunFolder:
     @contextmanager
     def metrics_writer(self, size: int) -> Iterator["MetricsWriter"]:
         """Append to the metrics, after cutting off what came after the first ``size`` bytes."""
-        path = self.path / "metrics.csv"
-        with path.open("ab") as file:
+        with (self.path / "metrics.csv").open("ab") as file:
             file.truncate(size)
             file.seek(0, os.SEEK_END)
             if file.tell() == 0:
                 file.write((",".join(COLUMNS) + "\n").encode())
             yield MetricsWriter(file)
 
+    @property
+    def metrics_size(self) -> int:
+        """Bytes of the metrics."""
+        path = self.path / "metrics.csv"
+        return path.stat().st_size if path.is_file() else 0
+
+    def clean_up(self) -> None:
+        """Delete what a process left that was killed while it wrote; only for who holds the folder."""
+        for file in (*self.path.glob(".*.json.*"), *self.path.glob("checkpoints/.*.safetensors.*")):
+            file.unlink(missing_ok=True)
+
     def metrics(self) -> dict[str, list[float]]:
         """Columns by name; a last row that was cut off by a crash is left out."""
         path = self.path / "metrics.csv"
-        text = path.read_text() if path.is_file() else ""
-        rows = csv.DictReader(text[: text.rfind("\n") + 1].splitlines())
+        content = path.read_bytes() if path.is_file() else b""
         columns: dict[str, list[float]] = {name: [] for name in COLUMNS}
-        for row in rows:
-            for name, values in columns.items():
-                values.append(float(row.get(name, "nan")))
+        try:
+            rows = csv.DictReader(content[: content.rfind(b"\n") + 1].decode().splitlines(), strict=True)
+            for row in rows:
+                for name, values in columns.items():
+                    values.append(float(row.get(name, "nan")))
+        except (ValueError, TypeError, csv.Error) as error:
+            raise ValueError(f"{path} is damaged: {str(error)[:80]!r} after row {len(columns['step'])}") from None
         return columns
 
     def readings(self, of: str = "lower") -> dict[str, list[float]]:
@@ -173,15 +198,19 @@ class MetricsWriter:
         self._file.write((",".join(repr(row.get(name, math.nan)) for name in COLUMNS) + "\n").encode())
 
 
-def write_atomically(path: Path, content: bytes) -> None:
-    """Write a file that is there as a whole or not at all."""
+def write_atomically(path: Path, content: bytes, new: bool = False) -> None:
+    """Write a file that is there as a whole or not at all; a new one must not be there before."""
     beside = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         with beside.open("wb") as file:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
-        beside.replace(path)
+        if new:
+            os.link(beside, path)
+            beside.unlink()
+        else:
+            beside.replace(path)
     except BaseException:
         beside.unlink(missing_ok=True)
         raise

@@ -8,6 +8,7 @@ cut back to where they were at the checkpoint.
 import math
 import os
 import time
+import warnings
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -84,10 +85,17 @@ class _Run:
             self._parts["schedule"] = self._schedule
         self._adaptive = "adam" in self._settings.method
         self._checkpoints = folder.path / "checkpoints"
-        found, damaged = checkpoint.load(self._checkpoints, **self._parts)
-        for name in damaged:
-            (self._checkpoints / name).unlink()
+        self._checkpoints.mkdir(exist_ok=True)
+        folder.clean_up()
+        found, unusable = checkpoint.load(self._checkpoints, folder.metrics_size, **self._parts)
         self._checkpoint = found or Checkpoint(0, 0, {"first_loss": math.nan})
+        for name in unusable:
+            (self._checkpoints / name).unlink()
+            warnings.warn(
+                f"the checkpoint {name} of {folder.path}, or its metrics, are damaged: going on from step "
+                f"{self._checkpoint.step}",
+                stacklevel=2,
+            )
         self._first_loss = self._checkpoint.extra["first_loss"]
         self._before = folder.status
         self._revisions = (*self._before.revisions, revision())

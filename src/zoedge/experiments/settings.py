@@ -2,10 +2,11 @@
 
 import dataclasses
 import difflib
+import re
 import tomllib
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import msgspec
 
@@ -131,12 +132,22 @@ class Settings:
             checks.count(name, getattr(self, name))
         for name in ("measure_every", "commutator_probes", "seed", "threads"):
             checks.count(name, getattr(self, name), at_least=0)
+        for name, most in (("seed", 1 << 32), ("threads", 1 << 10)):
+            if getattr(self, name) >= most:
+                raise ValueError(f"{name} must be below {most}, got {getattr(self, name)}")
+        checks.fraction("momentum", self.momentum)
+        checks.fraction("beta2", self.beta2)
+        checks.positive("mu", self.mu)
+        for part, least in ((self.data, {"seed": 0}), (self.size, {})):
+            for f in dataclasses.fields(part):
+                if isinstance(value := getattr(part, f.name), int):
+                    checks.count(f.name, value, least.get(f.name, 1))
         checks.count("budget", self.budget, at_least=4)
         if self.batch_size is not None:
             checks.count("batch_size", self.batch_size)
         steps = [step for step, _ in self.lr_schedule]
-        if steps != sorted(set(steps)):
-            raise ValueError(f"lr_schedule must have growing steps, got {steps}")
+        if steps != sorted(set(steps)) or (steps and steps[0] < 0):
+            raise ValueError(f"lr_schedule must have growing steps from 0 on, got {steps}")
         for _, lr in self.lr_schedule:
             checks.positive("lr_schedule", lr)
 
@@ -162,7 +173,7 @@ def from_mapping(values: dict[str, Any], where: str) -> Settings:
     try:
         return msgspec.convert(values, Settings)
     except msgspec.ValidationError as error:
-        raise ValueError(f"{where}: {error}") from None
+        raise ValueError(f"{where}: {error}{_options(str(error))}") from None
 
 
 def read_config(path: Path) -> Settings:
@@ -170,16 +181,28 @@ def read_config(path: Path) -> Settings:
     try:
         with path.open("rb") as file:
             return from_mapping(tomllib.load(file), str(path))
-    except tomllib.TOMLDecodeError as error:
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ValueError(f"{path} is no TOML: {error}") from None
+
+
+def _options(message: str) -> str:
+    """The values of a setting that has names for values, if a message of msgspec is about one."""
+    found = re.search(r"\$\.(\w+)", message)
+    kinds = get_args(Settings.__annotations__.get(found[1])) if found and "enum" in message else ()
+    options = [name for kind in kinds for name in get_args(kind) or [getattr(kind, "__name__", kind)]]
+    return f": use {', '.join(options)}" if options else ""
 
 
 def _check_names(values: dict[str, Any], kind: type, where: str, prefix: str) -> None:
     fields = {f.name: f for f in dataclasses.fields(kind)}
     for name, value in values.items():
         if name not in fields:
-            near = difflib.get_close_matches(name, fields, n=1, cutoff=0.4)
-            hint = f"did you mean {prefix}{near[0]}?" if near else f"known are {', '.join(fields)}"
+            # By its last part, so that per_class finds data.per_class.
+            known = {f.name: f"data.{f.name}" for f in dataclasses.fields(Data)}
+            known |= {f.name: f"size.{f.name}" for f in dataclasses.fields(Size)}
+            known |= {f.name: f.name for f in dataclasses.fields(Settings)} | {f: f"{prefix}{f}" for f in fields}
+            near = difflib.get_close_matches(name.replace("-", "_"), known, n=1)
+            hint = f"did you mean {known[near[0]]}?" if near else f"known are {', '.join(fields)}"
             raise ValueError(f"{where}: unknown setting {prefix}{name}; {hint}")
         nested = fields[name].default_factory
         if isinstance(value, dict) and isinstance(nested, type):

@@ -29,6 +29,9 @@ def plan(settings: Settings, grid: Grid, out: Path) -> dict[Path, Settings]:
         grid: names of settings (``lr``, ``data.per_class``, ...) with the values that each takes.
         out: the folder of the sweep.
     """
+    names = [name for name, _ in grid]
+    if len(set(names)) < len(names):
+        raise ValueError(f"the grid names a setting twice: {', '.join(names)}")
     runs = {}
     for values in itertools.product(*(values for _, values in grid)):
         point = [(name, value) for (name, _), value in zip(grid, values, strict=True)]
@@ -41,7 +44,7 @@ def plan(settings: Settings, grid: Grid, out: Path) -> dict[Path, Settings]:
                 if not isinstance(place, dict):
                     raise ValueError(f"the grid: {parent} is one setting, there is no {name}")
             place[last] = value
-        name = "-".join(f"{name}{value}" for name, value in point).replace(" ", "") or "run"
+        name = "-".join(f"{name}{value}" for name, value in point).replace(" ", "").replace("/", "_") or "run"
         runs[out / name] = from_mapping(mapping, "the grid")
     return runs
 

@@ -20,6 +20,8 @@ class CNN(nn.Module):
     def __init__(self, image_shape: Sequence[int], classes: int, width: int = 32, hidden: int = 128) -> None:
         super().__init__()
         channels, height, breadth = image_shape
+        if min(height, breadth) < 4:
+            raise ValueError(f"the images are {height} x {breadth}, too small for two poolings: 4 x 4 at least")
         self.features = nn.Sequential(
             nn.Conv2d(channels, width, 3, padding="same", bias=False),
             nn.GELU(),

@@ -54,7 +54,9 @@ def band_figure(columns: Sequence[Column], rows: Sequence[str] = ("loss", "band"
             _DRAW[row](place, column)
             place.spines[["top", "right"]].set_visible(False)
             place.grid(alpha=0.2)
-        colors = [Line2D([], [], color=f"C{i}", label=label) for i, label in enumerate(column.labels)]
+        # A dollar would begin a formula.
+        names = [label.replace("$", r"\$") for label in column.labels]
+        colors = [Line2D([], [], color=f"C{i}", label=name) for i, name in enumerate(names)]
         axes[0].legend(handles=colors, frameon=False, fontsize=8, loc="best" if rows[0] == "loss" else "lower right")
         axes[0].set_title(column.title, fontsize=11)
         axes[-1].set_xlabel("step")

@@ -51,7 +51,11 @@ def rows(runs: list[RunFolder], names: list[str]) -> list[tuple[str, ...]]:
     """A row of ``HEADER`` for every run."""
     found = []
     for run, name in zip(runs, names, strict=True):
-        v, status = verdict(run.readings()), run.status
+        try:
+            v, status = verdict(run.readings()), run.status
+        except ValueError as error:
+            found.append((name, *["-"] * (len(HEADER) - 2), str(error)))
+            continue
         text = f"{status.state} at step {status.step}" if status.state != "finished" else str(v)
         found.append(
             (

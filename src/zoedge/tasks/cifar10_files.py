@@ -148,7 +148,10 @@ def _from_npm() -> Arrays:
 
 
 def _python_batches(read: Callable[[str], bytes]) -> Arrays:
-    batches = [_Plain(io.BytesIO(read(name)), encoding="bytes").load() for name in _BATCHES]
+    try:
+        batches = [_Plain(io.BytesIO(read(name)), encoding="bytes").load() for name in _BATCHES]
+    except (pickle.UnpicklingError, EOFError) as error:
+        raise ValueError(f"the python batches are damaged: {error}") from None
     images = np.concatenate([batch[b"data"] for batch in batches])
     labels = np.concatenate([np.array(batch[b"labels"], dtype=np.uint8) for batch in batches])
     return np.ascontiguousarray(images.reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1)), labels
