@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch.optim.lr_scheduler import CosineAnnealingLR, LambdaLR
 
+from zoedge.curvature import measure
 from zoedge.models import MLP
 from zoedge.monitor import EdgeLR
 from zoedge.optim import ZOSGD, NonFiniteLossError, ZOAdam
@@ -62,6 +63,19 @@ class TestFullBatch:
         assert schedule.signal_fraction == 1
         # By at most a few percent below: it counts with the root mean square, and with the last samples alone.
         assert 0.3 * exact < schedule.last_lr < 0.55 * exact
+
+    def test_agrees_with_hessian_vector_products(self):
+        """The reading that the optimizer's records give, and that of the Hessian, at the step size that was chosen."""
+        model, closure = learner()
+        schedule = EdgeLR(opt := ZOSGD(model.parameters(), mu=1e-4), window=64)
+        train(opt, schedule, lambda: closure, 400)
+        task = digits(per_class=5)
+        band = measure(opt, lambda: LOSSES["squared"](model(task.inputs), task.targets))
+        reading = schedule.monitor.reading
+        assert reading is not None
+        assert band.threshold == pytest.approx(2 / schedule.last_lr)
+        assert reading.trace == pytest.approx(band.lower, rel=0.3)
+        assert 0.4 < band.edge_ratio < 1
 
     def test_nothing_moves_in_the_warmup_and_little_at_first(self):
         x, batch = quadratic([1.0] * 50)

@@ -64,7 +64,7 @@ def recursion(optimizer: Optimizer) -> Recursion:
     placed = [(p, group) for group in groups for p in group["params"] if p.requires_grad]
     if not placed:
         raise ValueError("no parameter requires grad, so there is nothing to train")
-    lr = checks.positive("lr", float(groups[0]["lr"]) * getattr(optimizer, "lr_scale", 1.0))
+    lr = checks.positive("lr", float(groups[0]["lr"]))
     sign = _common("maximize", [-1.0 if group.get("maximize") else 1.0 for group in groups])
     method: Method | None = getattr(optimizer, "method", None)
     if method is not None and len({float(group["lr"]) for group in optimizer.param_groups}) > 1:
@@ -80,8 +80,9 @@ def recursion(optimizer: Optimizer) -> Recursion:
             estimator=optimizer.estimator,  # pyright: ignore[reportAttributeAccessIssue]
             step=optimizer.step_count,  # pyright: ignore[reportAttributeAccessIssue]
             preconditioner=_own_preconditioner(optimizer, found.params),
-            lr=lr * _common("dampening", [_undamped(group) for group in groups]),
-        )
+            lr=checks.positive("lr_scale", optimizer.lr_scale)  # pyright: ignore[reportAttributeAccessIssue]
+            * lr * _common("dampening", [_undamped(group) for group in groups]),
+        )  # fmt: skip
     elif isinstance(optimizer, torch.optim.SGD):
         beta = _common("momentum", [group["momentum"] for group in groups])
         # Nesterov's form is unstable from 2 (1 + beta) / (1 + 2 beta) on.
