@@ -5,6 +5,7 @@ up in double precision: beyond some size of the activations a larger batch is no
 """
 
 import inspect
+import os
 from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any, Literal
@@ -20,6 +21,8 @@ from zoedge.tasks import LOSSES, TASKS, Task
 
 # The largest activation of a chunk, in bytes.
 _CHUNK = 64 << 20
+# Activations below this, in bytes, are no faster by several threads, and many times slower if a core is busy.
+_ONE_THREAD = 4 << 20
 
 
 class Objective:
@@ -29,6 +32,7 @@ class Objective:
         task: the data.
         model: the network.
         chunk: examples that go through at once.
+        threads: of a CPU that it deserves.
     """
 
     def __init__(self, settings: Settings) -> None:
@@ -46,7 +50,11 @@ class Objective:
         self._seed, self._batch_size = settings.seed, settings.batch_size
         if self._batch_size is not None and self._batch_size > len(self.task):
             raise ValueError(f"batch_size must be at most the {len(self.task)} examples, got {self._batch_size}")
-        self.chunk = self._chunk_size()
+        activation = self._largest_activation()
+        self.chunk = len(self.task)
+        if self._inputs.device.type == "cpu":
+            self.chunk = max(1, min(len(self.task), _CHUNK // activation))
+        self.threads = 1 if self.chunk * activation < _ONE_THREAD else os.cpu_count() or 1
 
     def __call__(self) -> Tensor:
         """The loss on all data; differentiable, if grad mode is on."""
@@ -75,12 +83,11 @@ class Objective:
         return list(zip(self._inputs[chosen].split(self.chunk), self._targets[chosen].split(self.chunk), strict=True))
 
     @torch.no_grad()
-    def _chunk_size(self) -> int:
-        if self._inputs.device.type != "cpu":
-            return len(self.task)
+    def _largest_activation(self) -> int:
+        """Bytes, for one example."""
         with _Largest() as largest:
             self.model(self._inputs[:1])
-        return max(1, min(len(self.task), _CHUNK // (4 * largest.numel)))
+        return 4 * largest.numel
 
 
 def seeded_generator(

@@ -6,7 +6,6 @@ cut back to where they were at the checkpoint.
 """
 
 import math
-import os
 import time
 import warnings
 from collections.abc import Callable
@@ -76,8 +75,8 @@ class _Run:
 
     def __init__(self, folder: RunFolder, watch: Watch) -> None:
         self._folder, self._watch, self._settings = folder, watch, folder.settings
-        torch.set_num_threads(self._settings.threads or os.cpu_count() or 1)
         self._objective = Objective(self._settings)
+        torch.set_num_threads(self._settings.threads or self._objective.threads)
         self._optimizer: Optimizer = build_optimizer(self._settings, self._objective)
         self._schedule = EdgeLR(self._optimizer) if self._settings.lr == "edge" else None  # pyright: ignore[reportArgumentType]
         self._parts = {"model": self._objective.model, "optimizer": self._optimizer}

@@ -93,7 +93,7 @@ class Settings:
         checkpoint_every: steps between two checkpoints.
         seed: of initialisation, directions and batches.
         device: cpu, cuda or auto.
-        threads: of a CPU; 0: all.
+        threads: of a CPU; 0: one for small models, else all.
         data: settings of the task.
         size: settings of the model.
     """
