@@ -4,6 +4,7 @@ import doctest
 import importlib
 import pkgutil
 import re
+import runpy
 from pathlib import Path
 
 import pytest
@@ -36,3 +37,9 @@ def test_links_to_files_lead_somewhere(page):
     for target in re.findall(r"\]\(([^)#]+?)(?:#[^)]*)?\)", page.read_text()):
         if not target.startswith("http"):
             assert (page.parent / target).exists(), f"{page.name} links to {target}"
+
+
+def test_the_page_of_the_figures_is_that_of_their_verdicts():
+    """It is made by a script, so that it cannot drift from what was found."""
+    script = runpy.run_path(str(ROOT / "docs" / "reproduction.py"))
+    assert script["page"]() == (ROOT / "docs" / "reproduction.md").read_text()

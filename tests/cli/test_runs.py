@@ -125,6 +125,7 @@ def test_a_sweep_says_which_runs_failed(tmp_path, capfd):
     error = capfd.readouterr().err
     assert "does not fit the task digits" in error
     assert "1 of 2 runs failed" in error
+    assert (tmp_path / "report" / "bands.png").exists()
     assert RunFolder(tmp_path / "modelmlp").status.state == "finished"
 
 

@@ -52,16 +52,24 @@ def main(arguments: list[str]) -> None:
     checks.count("jobs", parsed.jobs, at_least=0)
 
     from zoedge.cli.tables import show, verdict_table
+    from zoedge.experiments.folder import RunFolder
     from zoedge.experiments.sweeps import plan, sweep
     from zoedge.report.page import labels, write_report
 
     runs = plan(parsed.settings, grid, parsed.out)
-    with SweepProgress(parsed.quiet) as progress:
-        folders = sweep(runs, min(parsed.jobs or os.cpu_count() or 1, len(runs)), progress)
+    failure = None
+    try:
+        with SweepProgress(parsed.quiet) as progress:
+            sweep(runs, min(parsed.jobs or os.cpu_count() or 1, len(runs)), progress)
+    except ChildProcessError as error:  # the others are worth showing
+        failure = error
+    folders = [RunFolder(path) for path in runs]
     files = write_report(folders, parsed.out / "report")
     show(verdict_table(folders, labels(folders)))
     for file in files:
         print(file)
+    if failure:
+        raise failure
     sys.exit(3 if all(folder.status.state == "diverged" for folder in folders) else 0)
 
 
