@@ -201,7 +201,6 @@ class TestAsAScheduler:
         cosine = CosineAnnealingLR(opt, 200)
         train(opt, schedule, batch, 200, [cosine])
         assert schedule.get_last_lr()[0] < 1e-12 < schedule.last_lr
-        assert opt.lr_scale == schedule.last_lr
 
     def test_groups_keep_their_ratio(self):
         x, batch = quadratic([1.0] * 50)
@@ -272,6 +271,10 @@ class TestBadInput:
     def test_settings(self, settings):
         with pytest.raises(ValueError, match=next(iter(settings))):
             EdgeLR(ZOSGD([torch.nn.Parameter(torch.ones(2))]), **settings)
+
+    def test_maximizing(self):
+        with pytest.raises(ValueError, match="downhill"):
+            EdgeLR(ZOSGD([torch.nn.Parameter(torch.ones(2))], maximize=True))
 
     def test_frozen_parameters(self):
         x = torch.nn.Parameter(torch.ones(2), requires_grad=False)

@@ -135,7 +135,7 @@ def _device(name: str) -> torch.device:
     try:
         device = torch.device(name)
         float(torch.zeros((), device=device))
-    except (RuntimeError, AssertionError, NotImplementedError) as error:
+    except (RuntimeError, AssertionError) as error:
         raise ValueError(f"device {name!r} cannot be used: {str(error).splitlines()[0]}") from None
     return device
 

@@ -8,15 +8,13 @@ from statistics import median
 from typing import Any, Literal
 
 from zoedge.monitor.edge_monitor import EdgeMonitor
-from zoedge.monitor.moments import cautious
+from zoedge.monitor.moments import TARGET, cautious
 from zoedge.monitor.signal import Signal
 from zoedge.monitor.stretch import Stretch
 from zoedge.optim import NonFiniteLossError
 from zoedge.optim.zeroth_order import ZerothOrder
 from zoedge.theory import checks
 
-# The share of the edge that is aimed at, found by experiment: docs/step-size.md.
-TARGET = 0.7
 # Samples of the curvature, and steps, before anything moves; of the window, so many samples are looked at alone, too:
 # they see first when curvature grows.
 _WARMUP, _STILL, _RECENT = 16, 8, 8
@@ -87,11 +85,14 @@ class EdgeLR:
         largest = max(float(group["lr"]) for group in optimizer.param_groups)
         if largest == 0:
             raise ValueError("lr is 0 in every parameter group: EdgeLR keeps their ratios, so give one a positive lr")
+        if any(group["maximize"] for group in optimizer.param_groups):
+            raise ValueError(
+                "EdgeLR goes downhill: instead of maximize=True, return the negative loss from the closure"
+            )
         for group in optimizer.param_groups:
             group["lr"] = group["initial_lr"] = float(group["lr"]) / largest
         optimizer.probe_every, optimizer.on_nonfinite, optimizer.lr_scale = 1, "skip", 0.0
         self._optimizer = optimizer
-        self._dimension = sum(p.numel() for group in optimizer.param_groups for p in group["params"] if p.requires_grad)
         self.monitor = EdgeMonitor(optimizer, checks.count("window", window, at_least=_WARMUP))
         self._signal = Signal()
         self._stretch: Stretch | None = None
@@ -166,7 +167,7 @@ class EdgeLR:
             self._failures = 0
 
     def _step_size(self, samples: Sequence[float]) -> float:
-        return cautious(samples, self._optimizer.method, self._optimizer.estimator, self._dimension)
+        return cautious(samples, self._optimizer.method, self._optimizer.estimator, self.monitor.dimension)
 
     def _longest_step(self) -> float:
         """The step size with which a step changes the parameters by ``walk`` of their size."""

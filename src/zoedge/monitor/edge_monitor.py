@@ -68,13 +68,16 @@ class EdgeMonitor:
     Args:
         optimizer: with ``probe_every`` above 0.
         window: number of samples that are looked at; fewer follow faster, more are more precise.
+
+    Attributes:
+        dimension: number of parameters that train.
     """
 
     def __init__(self, optimizer: ZerothOrder, window: int = 64) -> None:
         if not optimizer.probe_every:
             raise ValueError("the optimizer does not measure curvature: pass it probe_every=10")
         self._optimizer = optimizer
-        self._dimension = sum(p.numel() for group in optimizer.param_groups for p in group["params"] if p.requires_grad)
+        self.dimension = sum(p.numel() for group in optimizer.param_groups for p in group["params"] if p.requires_grad)
         self._samples: deque[float] = deque(maxlen=checks.count("window", window, at_least=4))
         self._step = -1
         self._beyond = 0
@@ -107,7 +110,7 @@ class EdgeMonitor:
             return None
         optimizer, samples = self._optimizer, self.samples
         about = moments(samples)
-        found = critical(samples, optimizer.method, optimizer.estimator, self._dimension)
+        found = critical(samples, optimizer.method, optimizer.estimator, self.dimension)
         lr = max(optimizer.last.lr)
         ratio = lr / found.value
         stderr = ratio * found.stderr / found.value if math.isfinite(found.value) else about.trace_stderr * lr / 2

@@ -9,13 +9,11 @@ import numpy as np
 from torch import Tensor
 
 from zoedge.curvature import HessianOperator, spectrum
-from zoedge.monitor.moments import Critical, critical, moments
+from zoedge.monitor.moments import TARGET, Critical, critical, moments
 from zoedge.monitor.probing import Probing
 from zoedge.theory import METHODS, ZOGD, Estimator, Method, ZOAdam, checks, critical_step_size, step_size_bounds
 
-# Shares of the critical step size: for all data; and for batches, whose steps are mostly noise, of that for the root
-# mean square of the curvature.
-FULL_BATCH = 0.7
+# For batches, whose steps are mostly noise, the share of the step size for the root mean square of the curvature.
 MINI_BATCH = 0.02
 # Directions that are drawn at a time, and the number below which their spread is not to be trusted.
 _CHUNK, _ENOUGH = 8, 32
@@ -142,7 +140,7 @@ def _suggestion(
 ) -> Suggestion:
     unit = 2 * (1 - method.momentum) / method.scale
     # Where positive and negative curvature cancel, the trace promises too much.
-    full = min(FULL_BATCH * found.value, found.lower) if trace > 2 * stderr else FULL_BATCH * unit / max(rms, 1e-300)
+    full = min(TARGET * found.value, found.lower) if trace > 2 * stderr else TARGET * unit / max(rms, 1e-300)
     mini = MINI_BATCH * unit / rms if rms > 0 else math.inf
     return Suggestion(
         critical=found.value,
